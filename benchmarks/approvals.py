@@ -1,8 +1,10 @@
-"""Measure policies and the journal: questions, what they cost, and runs that are killed at each step of the journal.
+"""Measure policies and the journal: questions, what they cost, and runs that are killed at each
+step of the journal.
 
     uv run python benchmarks/approvals.py [--rounds 200] [--programs 100]
 
-Contestants alternate, so that the load of the machine affects all of them. Tools and runs are in this process.
+Contestants alternate, so that the load of the machine affects all of them. Tools and runs are in
+this process.
 """
 
 import argparse
@@ -61,7 +63,11 @@ async def count_questions(app: OneTool) -> int:
 
     async def answer(question: Question) -> Mapping[str, Any]:
         asked.append(question)
-        return {"decision": APPROVE_SIMILAR, COUNT: CALLS, VARYING: "text"} if len(asked) > 1 else {"decision": APPROVE}
+        return (
+            {"decision": APPROVE_SIMILAR, COUNT: CALLS, VARYING: "text"}
+            if len(asked) > 1
+            else {"decision": APPROVE}
+        )
 
     channel = ClientChannel(approve=Approver(answer, "ann", "stdio"))
     result = await app.runs.run(LOOP, Caller(), RunOutput(channel))
@@ -70,7 +76,9 @@ async def count_questions(app: OneTool) -> int:
     return len(asked)
 
 
-async def time_calls(app: OneTool, get_context: Callable[[], ToolContext], calls: int = CALLS) -> float:
+async def time_calls(
+    app: OneTool, get_context: Callable[[], ToolContext], calls: int = CALLS
+) -> float:
     """Return the median milliseconds of some calls in one run."""
     context, seconds = get_context(), list[float]()
     for number in range(calls):
@@ -98,7 +106,9 @@ async def time_granted_calls(app: OneTool) -> float:
     while not await asyncio.to_thread(store.list_calls, gate.id):  # noqa: ASYNC110 - the store has no events
         await asyncio.sleep(0.001)
     grant = Grant(f"g_{os.urandom(8).hex()}", "bench.write", varying=("*",), left=CALLS)
-    await app.runs.decide(gate.id, Decision(True, "ann", grants=(grant,)), via="cli", transport="cli")
+    await app.runs.decide(
+        gate.id, Decision(True, "ann", grants=(grant,)), via="cli", transport="cli"
+    )
     (await asked).unwrap()
     return await time_calls(app, lambda: context)
 
@@ -108,16 +118,26 @@ def print_times(samples: Mapping[str, list[float]]) -> None:
     print(f"  {first}: {statistics.median(baseline):.3f} ms")
     for name, values in others:
         pairs = list(zip(values, baseline, strict=True))
-        ratio, added = statistics.median(a / b for a, b in pairs), statistics.median(a - b for a, b in pairs)
+        ratio, added = (
+            statistics.median(a / b for a, b in pairs),
+            statistics.median(a - b for a, b in pairs),
+        )
         print(f"  {name}: {statistics.median(values):.3f} ms, {ratio:.2f}x, {added:+.3f} ms")
 
 
 async def measure_times(directory: Path, rounds: int) -> None:
-    async with open_app(directory / "open", "open") as free, open_app(directory / "ask", "ask-writes") as asking:
+    async with (
+        open_app(directory / "open", "open") as free,
+        open_app(directory / "ask", "ask-writes") as asking,
+    ):
         print(f"questions for a loop of 50 writes: {await count_questions(asking)}")
         without = partial(time_calls, free, lambda: replace(free.context(), run=RunScope()))
         allowed = partial(
-            time_calls, free, lambda: replace(free.context(), run=RunScope(gate=free.runs.open_gate(Caller(), "run")))
+            time_calls,
+            free,
+            lambda: replace(
+                free.context(), run=RunScope(gate=free.runs.open_gate(Caller(), "run"))
+            ),
         )
         print("a write in a run:")
         contestants: dict[str, Callable[[], Awaitable[float]]] = {
@@ -156,7 +176,10 @@ def measure_kills(directory: Path, programs: int) -> None:
                 kills += killed
                 if not killed:
                     break
-    print(f"random programs: {programs}, killed processes: {kills}, unapproved, doubled or lost: {failures.total()}")
+    print(
+        f"random programs: {programs}, killed processes: {kills}, unapproved, doubled or lost:"
+        f" {failures.total()}"
+    )
     for text, count in failures.most_common(10):
         print(f"  {count}x {text}")
 

@@ -1,6 +1,8 @@
-"""Benchmarks of the bundle store: pages, searches and tools among few and many, PUTs against the bare disk, memory.
+"""Benchmarks of the bundle store: pages, searches and tools among few and many, PUTs against the
+bare disk, memory.
 
-As a program, this is one of the writers: it reports that it is ready, waits for a line, writes, and reports the end.
+As a program, this is one of the writers: it reports that it is ready, waits for a line, writes, and
+reports the end.
 """
 
 import asyncio
@@ -33,9 +35,31 @@ FEW, MANY = 100, 100_000
 BUNDLES = 50
 PUTS, WRITERS = 60, 8
 VERBS = ("get", "list", "create", "delete", "update", "search", "read", "send", "merge", "convert")
-NOUNS = ("user", "issue", "repository", "file", "invoice", "message", "branch", "report", "image", "weather")
+NOUNS = (
+    "user",
+    "issue",
+    "repository",
+    "file",
+    "invoice",
+    "message",
+    "branch",
+    "report",
+    "image",
+    "weather",
+)
 SYLLABLES = ("ba", "de", "ki", "lo", "mu", "na", "re", "si", "to", "vu")
-QUERIES = ("get", "user", "usre", "merge invoice", "repositry", "forecast", "send message", "return", "voic", "g")
+QUERIES = (
+    "get",
+    "user",
+    "usre",
+    "merge invoice",
+    "repositry",
+    "forecast",
+    "send message",
+    "return",
+    "voic",
+    "g",
+)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -52,11 +76,13 @@ def measure(rounds: int) -> list[Row]:
             *measure_memory(few, many),
             *measure_catalog(Path(place, "none"), many.parent),
         ]
-        rows.append(Row(f"rebuilding the index of {MANY:,} tools, per tool", [seconds / MANY * 1000]))
+        rows.append(
+            Row(f"rebuilding the index of {MANY:,} tools, per tool", [seconds / MANY * 1000])
+        )
         return [*rows, *measure_puts(min(rounds, 5), Path(place, "puts"))]
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def measure_queries(rounds: int, few: Path, many: Path) -> list[Row]:
@@ -70,7 +96,13 @@ def measure_queries(rounds: int, few: Path, many: Path) -> list[Row]:
     rows = []
     for name in ("list", "search", "get"):
         rows.append(Row(f"{name} among {MANY:,} stored tools", samples[f"{name} many"], target=10))
-        rows.append(Row(f"{name} among {MANY:,}, against {FEW}", samples[f"{name} many"], samples[f"{name} few"]))
+        rows.append(
+            Row(
+                f"{name} among {MANY:,}, against {FEW}",
+                samples[f"{name} many"],
+                samples[f"{name} few"],
+            )
+        )
     return rows
 
 
@@ -96,7 +128,9 @@ def read_tool(store: BundleStore) -> float:
     tools = store.list_tools().items
     if not tools:
         raise WrongAnswer("there are no tools")
-    return statistics.median(timed(partial(store.get_tool, one.bundle_id, one.slug, one.version), 3) for one in tools)
+    return statistics.median(
+        timed(partial(store.get_tool, one.bundle_id, one.slug, one.version), 3) for one in tools
+    )
 
 
 def measure_memory(few: Path, many: Path) -> list[Row]:
@@ -104,7 +138,10 @@ def measure_memory(few: Path, many: Path) -> list[Row]:
     least, most = (measure_resident(folder) for folder in (few, many))
     return [
         Row(
-            "memory of a process for each 10,000 stored tools", [(most - least) / (MANY / 10_000)], unit="MB", target=10
+            "memory of a process for each 10,000 stored tools",
+            [(most - least) / (MANY / 10_000)],
+            unit="MB",
+            target=10,
         )
     ]
 
@@ -115,14 +152,18 @@ def measure_resident(folder: Path) -> float:
         return memory(process.pid).resident
 
 
-# --- a server -------------------------------------------------------------------------------------------------------
+# --- a server -------------------------------------------------------------------------------------
 
 
 def measure_catalog(none: Path, many: Path) -> list[Row]:
     """Measure a server with many stored tools and a built index against one without stored tools."""
     small, large = (serve(folder) for folder in (none, many))
     return [
-        Row(f"the first search of a process, {MANY:,} stored tools", [large["first search"]], target=150),
+        Row(
+            f"the first search of a process, {MANY:,} stored tools",
+            [large["first search"]],
+            target=150,
+        ),
         Row(
             "a server that has listed and searched, against one without",
             [large["memory"]],
@@ -134,7 +175,12 @@ def measure_catalog(none: Path, many: Path) -> list[Row]:
         Row("a call of an unknown tool", [large["unknown tool"]], target=10),
         Row("a call of an unknown tool of a stored pack", [large["unknown in pack"]], target=10),
         Row("the first call of a stored tool after an edit", [large["edited"]], target=10),
-        Row("a search after an edit, against one before", [large["search after"]], [large["search before"]], target=2),
+        Row(
+            "a search after an edit, against one before",
+            [large["search after"]],
+            [large["search before"]],
+            target=2,
+        ),
     ]
 
 
@@ -142,7 +188,9 @@ def serve(folder: Path) -> dict[str, float]:
     """Return the milliseconds (at most the processor time) and the memory of a separate process."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, __file__, "serve", str(folder), "0"]
-    found: dict[str, float] = json.loads(subprocess.check_output(command, env=environment, text=True))
+    found: dict[str, float] = json.loads(
+        subprocess.check_output(command, env=environment, text=True)
+    )
     return found
 
 
@@ -185,21 +233,35 @@ async def run_server(folder: Path) -> dict[str, float]:
     return found
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def measure_puts(rounds: int, place: Path) -> list[Row]:
     contestants = {
-        f"{kind} {writers}": lambda kind=kind, writers=writers: measure_writers(kind, place, writers)
+        f"{kind} {writers}": lambda kind=kind, writers=writers: measure_writers(
+            kind, place, writers
+        )
         for kind in ("put", "bare")
         for writers in (1, WRITERS)
     }
     samples = interleave(rounds, contestants)
     return [
         Row("PUT of a tool, against writing a file", samples["put 1"], samples["bare 1"]),
-        Row(f"the same from {WRITERS} processes", samples[f"put {WRITERS}"], samples[f"bare {WRITERS}"]),
-        Row("PUTs per second from one process", [1000 / spent for spent in samples["put 1"]], unit=""),
-        Row(f"PUTs per second from {WRITERS}", [1000 / spent for spent in samples[f"put {WRITERS}"]], unit=""),
+        Row(
+            f"the same from {WRITERS} processes",
+            samples[f"put {WRITERS}"],
+            samples[f"bare {WRITERS}"],
+        ),
+        Row(
+            "PUTs per second from one process",
+            [1000 / spent for spent in samples["put 1"]],
+            unit="",
+        ),
+        Row(
+            f"PUTs per second from {WRITERS}",
+            [1000 / spent for spent in samples[f"put {WRITERS}"]],
+            unit="",
+        ),
     ]
 
 
@@ -208,7 +270,9 @@ def measure_writers(kind: str, place: Path, writers: int) -> float:
     shutil.rmtree(place, ignore_errors=True)
     fill(place, 0, bundles=1)
     build_index(place)
-    with wait_for_all([start_process(kind, place, number) for number in range(writers)]) as processes:
+    with wait_for_all(
+        [start_process(kind, place, number) for number in range(writers)]
+    ) as processes:
         started = time.perf_counter()
         for process in processes:
             send(process, "go")
@@ -299,7 +363,7 @@ def send_queries(store: BundleStore, _folder: Path, _bundle: str, _number: int) 
     store.list_tools(size=256)
 
 
-# --- a filled store --------------------------------------------------------------------------------------------------
+# --- a filled store -------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -344,7 +408,10 @@ def render_tool(slug: str, chance: random.Random, moment: datetime) -> ToolFile:
         python_impl=None,
         description=make_body(chance)["description"],
         tags=["api", chance.choice(NOUNS)],
-        arg_schema={"type": "object", "properties": {"id": {"type": "string", "description": "which one"}}},
+        arg_schema={
+            "type": "object",
+            "properties": {"id": {"type": "string", "description": "which one"}},
+        },
         output_schema=None,
     )
     return ToolFile.new(str(uuid_utils.uuid7()), slug, "1", draft, moment)
@@ -360,7 +427,10 @@ def make_body(chance: random.Random) -> dict[str, Any]:
         "pythonImpl": {"function": "some.function"},
         "description": f"{verb} the {noun} of {' '.join(rare)} and return it with its forecast.",
         "tags": ["api", noun],
-        "argSchema": {"type": "object", "properties": {"id": {"type": "string", "description": "which one"}}},
+        "argSchema": {
+            "type": "object",
+            "properties": {"id": {"type": "string", "description": "which one"}},
+        },
     }
 
 

@@ -22,10 +22,28 @@ AT_ONCE = 10_000
 def measure(rounds: int) -> list[Row]:
     samples = asyncio.run(measure_all(rounds))
     return [
-        Row("call_tool of an async function, against awaiting it", samples["few"], samples["function"], "us"),
-        Row("the same on the server's bus, which logs", samples["logged"], samples["function"], "us"),
-        Row(f"call_tool among {MANY:,} tools, against {FEW}", samples["many"], samples["few"], "us", target=1.1),
-        Row(f"call among {AT_ONCE:,} concurrent ones, against one alone", samples["at once"], samples["few"], "us"),
+        Row(
+            "call_tool of an async function, against awaiting it",
+            samples["few"],
+            samples["function"],
+            "us",
+        ),
+        Row(
+            "the same on the server's bus, which logs", samples["logged"], samples["function"], "us"
+        ),
+        Row(
+            f"call_tool among {MANY:,} tools, against {FEW}",
+            samples["many"],
+            samples["few"],
+            "us",
+            target=1.1,
+        ),
+        Row(
+            f"call among {AT_ONCE:,} concurrent ones, against one alone",
+            samples["at once"],
+            samples["few"],
+            "us",
+        ),
     ]
 
 

@@ -1,4 +1,6 @@
-"""A tool call from a cell against a bare JSON line over pipes. The parent of both is this asyncio process.
+"""A tool call from a cell against a bare JSON line over pipes.
+
+The parent of both is this asyncio process.
 
 Both callers time themselves, one call after the other, and report the median.
 """
@@ -29,12 +31,19 @@ def measure(rounds: int) -> list[Row]:
     samples = asyncio.run(measure_all(rounds))
     return [
         Row("call of an async tool from a cell", samples["async"], samples["line"], "us", target=2),
-        Row("call of a sync tool from a cell (one more thread)", samples["sync"], samples["line"], "us"),
+        Row(
+            "call of a sync tool from a cell (one more thread)",
+            samples["sync"],
+            samples["line"],
+            "us",
+        ),
     ]
 
 
 async def measure_all(rounds: int) -> dict[str, list[float]]:
-    child = await asyncio.create_subprocess_exec(sys.executable, SERVERS / "json_lines.py", stdin=PIPE, stdout=PIPE)
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, SERVERS / "json_lines.py", stdin=PIPE, stdout=PIPE
+    )
     async with OneTool() as app:
         app.bus.register_tool(do_nothing)
         app.bus.register_tool(do_nothing_in_thread)

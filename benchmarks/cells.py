@@ -65,7 +65,9 @@ class BareLauncher:
     """A launcher of cells without a pool: each cell is started on request."""
 
     def __init__(self) -> None:
-        self._launcher: Launcher = launcher_for(sys.platform)(OPTIONS, self._on_gone, lambda _text: None)
+        self._launcher: Launcher = launcher_for(sys.platform)(
+            OPTIONS, self._on_gone, lambda _text: None
+        )
         self._gone: dict[int, asyncio.Future[None]] = {}
 
     async def start(self) -> tuple[int, Channel]:
@@ -74,7 +76,11 @@ class BareLauncher:
         loop = asyncio.get_running_loop()
         said: asyncio.Future[None] = loop.create_future()
         self._gone[ident] = loop.create_future()
-        channel = Channel(reject_request, lambda _method, _params: said.set_result(None), lambda _kind, _data: None)
+        channel = Channel(
+            reject_request,
+            lambda _method, _params: said.set_result(None),
+            lambda _kind, _data: None,
+        )
         await self._launcher.start(ident, channel, lambda _text: None)
         await asyncio.wait_for(said, TIMEOUT_SECONDS)
         return ident, channel

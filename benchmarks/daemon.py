@@ -1,7 +1,8 @@
-"""The shared server: starts, memory, processes, round trips and crashes, with one client and with ten.
+"""The shared server: starts, memory, processes, round trips and crashes, with one client and with
+ten.
 
-Beside it: the same program with one process for each client (`--standalone`), the bare SDK server, and FastMCP in an
-environment that uv creates.
+Beside it: the same program with one process for each client (`--standalone`), the bare SDK server,
+and FastMCP in an environment that uv creates.
 """
 
 import contextlib
@@ -71,7 +72,9 @@ def measure(rounds: int) -> list[Row]:
 def use_shared_server() -> Iterator[None]:
     """Let clients share a server of a home directory of its own. Stop it at the end."""
     before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="otb-", dir="/tmp") as folder:  # the path of a socket must be short
+    with tempfile.TemporaryDirectory(
+        prefix="otb-", dir="/tmp"
+    ) as folder:  # the path of a socket must be short
         os.environ.pop(STANDALONE, None)
         os.environ["XDG_RUNTIME_DIR"] = folder
         try:
@@ -84,17 +87,25 @@ def use_shared_server() -> Iterator[None]:
 
 def install_fastmcp(folder: Path) -> Path:
     """Return the interpreter of a new environment with FastMCP."""
-    environment = {**os.environ, "HOME": pwd.getpwuid(os.getuid()).pw_dir}  # uv keeps its cache there
-    for command in (("venv", "--python", sys.executable, "."), ("pip", "install", "--python", ".", FASTMCP)):
+    environment = {
+        **os.environ,
+        "HOME": pwd.getpwuid(os.getuid()).pw_dir,
+    }  # uv keeps its cache there
+    for command in (
+        ("venv", "--python", sys.executable, "."),
+        ("pip", "install", "--python", ".", FASTMCP),
+    ):
         subprocess.run(["uv", *command, "--quiet"], check=True, cwd=folder, env=environment)
     return folder / "bin" / "python"
 
 
-# --- the daemon ----------------------------------------------------------------------------------------------------
+# --- the daemon -----------------------------------------------------------------------------------
 
 
 def read_status() -> dict[str, object]:
-    found = subprocess.run([*ONETOOL, "daemon", "status", "--json"], check=True, capture_output=True).stdout
+    found = subprocess.run(
+        [*ONETOOL, "daemon", "status", "--json"], check=True, capture_output=True
+    ).stdout
     status: dict[str, object] = json.loads(found)
     return status
 
@@ -115,7 +126,7 @@ def list_tree(clients: list[Client]) -> list[int]:
     return [*tree(find_daemon()), *(pid for client in clients for pid in tree(client.pid))]
 
 
-# --- rows ----------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def measure_starts(rounds: int, fastmcp: Command) -> list[Row]:
@@ -129,11 +140,24 @@ def measure_starts(rounds: int, fastmcp: Command) -> list[Row]:
         }
         found = interleave(rounds, contestants)
     stop_daemon()
-    against: Mapping[str, Callable[[], float]] = {"cold": time_cold_start, "sdk": partial(time_start, BARE_SDK)}
+    against: Mapping[str, Callable[[], float]] = {
+        "cold": time_cold_start,
+        "sdk": partial(time_start, BARE_SDK),
+    }
     cold = interleave(min(rounds, 5), against)
     return [
-        Row("start to tools/list, shared server up, against the SDK server", found["warm"], found["sdk"], target=0.12),
-        Row("start to tools/list, shared server not up, against the SDK", cold["cold"], cold["sdk"], target=1.4),
+        Row(
+            "start to tools/list, shared server up, against the SDK server",
+            found["warm"],
+            found["sdk"],
+            target=0.12,
+        ),
+        Row(
+            "start to tools/list, shared server not up, against the SDK",
+            cold["cold"],
+            cold["sdk"],
+            target=1.4,
+        ),
         Row("the same, standalone", found["standalone"], found["sdk"]),
         Row("the same, FastMCP", found["fastmcp"], found["sdk"]),
     ]
@@ -152,14 +176,31 @@ def time_cold_start() -> float:
 
 
 def measure_round_trips(rounds: int, fastmcp: Command) -> list[Row]:
-    commands = {"shared": ONETOOL, "standalone": STANDALONE_SERVER, "sdk": BARE_SDK, "fastmcp": fastmcp}
+    commands = {
+        "shared": ONETOOL,
+        "standalone": STANDALONE_SERVER,
+        "sdk": BARE_SDK,
+        "fastmcp": fastmcp,
+    }
     with ExitStack() as stack:
-        clients = {name: stack.enter_context(Client(command)).open() for name, command in commands.items()}
-        contestants = {name: partial(call_after_pause, client, "1+1") for name, client in clients.items()}
+        clients = {
+            name: stack.enter_context(Client(command)).open() for name, command in commands.items()
+        }
+        contestants = {
+            name: partial(call_after_pause, client, "1+1") for name, client in clients.items()
+        }
         samples = interleave(rounds * CALLS, contestants)
-    found = {name: [statistics.median(some) for some in split_calls(values)] for name, values in samples.items()}
+    found = {
+        name: [statistics.median(some) for some in split_calls(values)]
+        for name, values in samples.items()
+    }
     return [
-        Row("run(1+1) through the shared server, against standalone", found["shared"], found["standalone"], target=1.1),
+        Row(
+            "run(1+1) through the shared server, against standalone",
+            found["shared"],
+            found["standalone"],
+            target=1.1,
+        ),
         Row("the same, against an echo of the SDK server", found["shared"], found["sdk"]),
         Row("the same, against an echo of FastMCP", found["shared"], found["fastmcp"]),
     ]
@@ -168,11 +209,20 @@ def measure_round_trips(rounds: int, fastmcp: Command) -> list[Row]:
 def measure_throughput(rounds: int, fastmcp: Command) -> list[Row]:
     commands = {"shared": ONETOOL, "standalone": STANDALONE_SERVER, "fastmcp": fastmcp}
     with ExitStack() as stack:
-        clients = {name: stack.enter_context(Client(command)).open() for name, command in commands.items()}
-        found = interleave(rounds, {name: partial(time_calls, client) for name, client in clients.items()})
+        clients = {
+            name: stack.enter_context(Client(command)).open() for name, command in commands.items()
+        }
+        found = interleave(
+            rounds, {name: partial(time_calls, client) for name, client in clients.items()}
+        )
     rates = {name: [1e3 / each for each in samples] for name, samples in found.items()}
     return [
-        Row(f"runs per second, {IN_FLIGHT} in flight, against standalone", rates["shared"], rates["standalone"], "/s"),
+        Row(
+            f"runs per second, {IN_FLIGHT} in flight, against standalone",
+            rates["shared"],
+            rates["standalone"],
+            "/s",
+        ),
         Row("the same, against echoes of FastMCP", rates["shared"], rates["fastmcp"], "/s"),
     ]
 
@@ -201,7 +251,12 @@ def measure_command(rounds: int) -> Row:
                 "python": partial(time_command, (sys.executable, "-c", "pass"), b""),
             },
         )
-    return Row("onetool run '1+1', shared server up, against python -c pass", found["ours"], found["python"], target=5)
+    return Row(
+        "onetool run '1+1', shared server up, against python -c pass",
+        found["ours"],
+        found["python"],
+        target=5,
+    )
 
 
 def time_command(command: Command, right: bytes) -> float:
@@ -221,7 +276,13 @@ def measure_memory(rounds: int) -> list[Row]:
     found = interleave(rounds, contestants)
     alone = interleave(1, {"standalone": measure_standalone_share})["standalone"]
     return [
-        Row(f"memory (PSS) with {CLIENTS} clients, against one", found["ten"], found["one"], "MB", target=1.7),
+        Row(
+            f"memory (PSS) with {CLIENTS} clients, against one",
+            found["ten"],
+            found["one"],
+            "MB",
+            target=1.7,
+        ),
         Row("the same, each in its own directory", found["ten projects"], found["one"], "MB"),
         Row("the same, standalone", alone, found["one"][:1], "MB"),
     ]
@@ -247,7 +308,9 @@ def sum_share(pids: list[int]) -> float:
 
 
 @contextlib.contextmanager
-def open_clients(count: int, command: Command, projects: Path | None = None) -> Iterator[list[Client]]:
+def open_clients(
+    count: int, command: Command, projects: Path | None = None
+) -> Iterator[list[Client]]:
     """Open clients that have made one run, in this directory or each in a directory of its own."""
     here = Path.cwd()
     with ExitStack() as stack:
@@ -265,7 +328,9 @@ def open_clients(count: int, command: Command, projects: Path | None = None) -> 
 
 
 def measure_processes() -> list[Row]:
-    """Count the processes of ten clients with eight upstream servers, and what is left when all clients are gone."""
+    """Count the processes of ten clients with eight upstream servers, and what is left when all
+    clients are gone.
+    """
     settings = Path.home() / ".onetool" / "onetool.yaml"
     settings.parent.mkdir(exist_ok=True)
     server = f"command: {BARE_SDK[0]}, args: [{BARE_SDK[1]}, '{{}}']"
@@ -286,8 +351,17 @@ def measure_processes() -> list[Row]:
     what = f"{CLIENTS} clients and {UPSTREAM_SERVERS} upstream servers"
     return [
         Row(f"{what}: processes of upstream servers, with their guards", [upstream], unit=""),
-        Row(f"{what}: all other processes, without the clients", [len(found) - upstream - guards - CLIENTS], unit=""),
-        Row(f"processes 2 s after the last client and daemon.idle ({IDLE_SECONDS} s)", [left], unit="", target=0),
+        Row(
+            f"{what}: all other processes, without the clients",
+            [len(found) - upstream - guards - CLIENTS],
+            unit="",
+        ),
+        Row(
+            f"processes 2 s after the last client and daemon.idle ({IDLE_SECONDS} s)",
+            [left],
+            unit="",
+            target=0,
+        ),
     ]
 
 
@@ -298,7 +372,9 @@ def read_command(pid: int) -> str:
 
 
 def measure_crash(rounds: int) -> list[Row]:
-    """Kill the daemon under ten clients with calls in flight, and time until each client has made another run."""
+    """Kill the daemon under ten clients with calls in flight, and time until each client has made
+    another run.
+    """
     seconds, unanswered = [], 0
     for _ in range(rounds):
         with open_clients(CLIENTS, ONETOOL) as clients:
@@ -319,8 +395,18 @@ def measure_crash(rounds: int) -> list[Row]:
             seconds.append(max(ends, default=killed + TIMEOUT_SECONDS) - killed)
         stop_daemon()
     return [
-        Row(f"shared server killed under {CLIENTS} clients: calls without an answer", [unanswered], unit="", target=0),
-        Row("the same: until the next call of the last client is answered", seconds, unit="s", target=2),
+        Row(
+            f"shared server killed under {CLIENTS} clients: calls without an answer",
+            [unanswered],
+            unit="",
+            target=0,
+        ),
+        Row(
+            "the same: until the next call of the last client is answered",
+            seconds,
+            unit="s",
+            target=2,
+        ),
     ]
 
 

@@ -1,7 +1,7 @@
 """`onetool tools` with failing servers among ten, against ten healthy servers.
 
-The lists of the healthy servers are cached. The first command records the failures of the others; it waits one second
-for them and is measured too.
+The lists of the healthy servers are cached. The first command records the failures of the others;
+it waits one second for them and is measured too.
 """
 
 import json
@@ -25,7 +25,10 @@ FAILING = {
 
 def measure(rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        well, ill = (prepare(Path(folder) / name, failing) for name, failing in (("well", {}), ("ill", FAILING)))
+        well, ill = (
+            prepare(Path(folder) / name, failing)
+            for name, failing in (("well", {}), ("ill", FAILING))
+        )
         samples = interleave(
             rounds,
             {
@@ -35,8 +38,17 @@ def measure(rounds: int) -> list[Row]:
             },
         )
     return [
-        Row(f"onetool tools, 2 of {SERVERS} servers fail, against none", samples["ill"], samples["well"], target=1.2),
-        Row("the same, the first command after they were configured", samples["first"], samples["well"]),
+        Row(
+            f"onetool tools, 2 of {SERVERS} servers fail, against none",
+            samples["ill"],
+            samples["well"],
+            target=1.2,
+        ),
+        Row(
+            "the same, the first command after they were configured",
+            samples["first"],
+            samples["well"],
+        ),
     ]
 
 
@@ -45,7 +57,9 @@ def prepare(home: Path, failing: dict[str, Any]) -> Path:
     works = {"command": sys.executable, "args": [str(HOSTILE), "good"]}
     servers = {f"server{number}": works for number in range(SERVERS - len(failing))}
     configure(home, servers)
-    subprocess.run([*ONETOOL, "doctor"], env={"HOME": str(home)}, cwd=home, capture_output=True, check=False)
+    subprocess.run(
+        [*ONETOOL, "doctor"], env={"HOME": str(home)}, cwd=home, capture_output=True, check=False
+    )
     configure(home, {**servers, **failing})
     return home
 
@@ -63,8 +77,12 @@ def first_list(home: Path) -> float:
 
 def list_tools(home: Path, listed: int) -> float:
     started = time.perf_counter()
-    done = subprocess.run([*ONETOOL, "tools"], env={"HOME": str(home)}, cwd=home, capture_output=True, check=True)
+    done = subprocess.run(
+        [*ONETOOL, "tools"], env={"HOME": str(home)}, cwd=home, capture_output=True, check=True
+    )
     taken = (time.perf_counter() - started) * 1e3
-    if done.stdout.count(b".echo ") != listed or (b"not listed yet" in done.stderr) != (listed < SERVERS):
+    if done.stdout.count(b".echo ") != listed or (b"not listed yet" in done.stderr) != (
+        listed < SERVERS
+    ):
         raise WrongAnswer(done.stdout.decode() + done.stderr.decode())
     return taken

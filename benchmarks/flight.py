@@ -4,7 +4,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.lib import BARE_SDK, ONETOOL, Client, Row, WrongAnswer, find_children, get_result, get_text, interleave
+from benchmarks.lib import (
+    BARE_SDK,
+    ONETOOL,
+    Client,
+    Row,
+    WrongAnswer,
+    find_children,
+    get_result,
+    get_text,
+    interleave,
+)
 
 RUNS = 100
 SLEEP_SECONDS = 1.0  # long enough for all runs to be active at the same time
@@ -28,7 +38,12 @@ def measure(rounds: int) -> list[Row]:
     times = [one.each for one in found["brief"]], [one.each for one in found["bare"]]
     at_once = [one.at_once for one in found["sleepers"]]
     return [
-        Row(f"{RUNS} runs in flight at once: failures among {RUNS * len(ours)}", [failed], unit="", target=0),
+        Row(
+            f"{RUNS} runs in flight at once: failures among {RUNS * len(ours)}",
+            [failed],
+            unit="",
+            target=0,
+        ),
         Row(f"{RUNS} runs in flight at once: cells alive halfway", at_once, unit=""),
         Row(f"{RUNS} runs sent at once, time for each, against echoes", *times),
     ]
@@ -39,7 +54,9 @@ def measure_batches(rounds: int) -> dict[str, list[Batch]]:
         bare.open()
         ours.open()
         contestants = {
-            "sleepers": lambda: measure_batch(ours, SLEEPERS, "[{number},25]", SLEEP_SECONDS * 0.75),
+            "sleepers": lambda: measure_batch(
+                ours, SLEEPERS, "[{number},25]", SLEEP_SECONDS * 0.75
+            ),
             "brief": lambda: measure_batch(ours, "{number}+1-1", "{number}"),
             "bare": lambda: measure_batch(bare, "{number}", "{number}"),
         }
@@ -49,9 +66,14 @@ def measure_batches(rounds: int) -> dict[str, list[Batch]]:
 def measure_batch(client: Client, text: str, right: str, look_after: float = 0.0) -> Batch:
     """Send all calls, then receive all answers."""
     started = time.perf_counter()
-    expected = {client.send_call(text.format(number=number)): right.format(number=number) for number in range(RUNS)}
+    expected = {
+        client.send_call(text.format(number=number)): right.format(number=number)
+        for number in range(RUNS)
+    }
     time.sleep(look_after)
-    at_once = sum(len(find_children(zygote)) for zygote in find_children(client.pid)) if look_after else 0
+    at_once = (
+        sum(len(find_children(zygote)) for zygote in find_children(client.pid)) if look_after else 0
+    )
     failed = sum(not is_right(client.receive(), expected) for _ in range(RUNS))
     return Batch(failed, (time.perf_counter() - started) / RUNS * 1e3, at_once)
 

@@ -1,7 +1,7 @@
 """Delay of a run while another run sends the worst allowed messages, over one stdio server.
 
-Rounds alternate between an idle server and one under attack. The attacker also uses a processor, so a run that only
-computes is measured too.
+Rounds alternate between an idle server and one under attack. The attacker also uses a processor, so
+a run that only computes is measured too.
 """
 
 import statistics
@@ -33,11 +33,22 @@ def call(argument, strings=b''):
 """
 ATTACKS = {
     BUSY: "while time.monotonic() < end: pass",
-    "empty lists": "x = b'[' + b','.join([b'[]'] * 57_000) + b']'\nwhile time.monotonic() < end: call(x)",
-    "objects": "x = b'[' + b','.join([b'{\"a\":1}'] * 57_000) + b']'\nwhile time.monotonic() < end: call(x)",
-    "long strings": "piece = b'=strings 262144\\n' + b'x' * 262144\nwhile time.monotonic() < end:\n"
-    '    send(piece * 30)\n    call(b\'""\', b\',"strings":[[["kwargs","x"],%d]]\' % (30 * 262144))',
-    "short messages": "for _ in range(19):\n    send(b'=output 1\\nx' * 10_000)\n    if time.monotonic() > end: break",
+    "empty lists": (
+        "x = b'[' + b','.join([b'[]'] * 57_000) + b']'\nwhile time.monotonic() < end: call(x)"
+    ),
+    "objects": (
+        "x = b'[' + b','.join([b'{\"a\":1}'] * 57_000) + b']'\nwhile time.monotonic() < end:"
+        " call(x)"
+    ),
+    "long strings": (
+        "piece = b'=strings 262144\\n' + b'x' * 262144\nwhile time.monotonic() < end:\n   "
+        ' send(piece * 30)\n    call(b\'""\', b\',"strings":[[["kwargs","x"],%d]]\' % (30 *'
+        " 262144))"
+    ),
+    "short messages": (
+        "for _ in range(19):\n    send(b'=output 1\\nx' * 10_000)\n    if time.monotonic() > end:"
+        " break"
+    ),
     "requests": "while time.monotonic() < end and n < 9000: call(b'1')",
 }
 
@@ -76,7 +87,11 @@ def measure(rounds: int) -> list[Row]:
         for name, counts in iterate_turns(min(rounds, MAX_ROUNDS), [ALONE, *ATTACKS]):
             if counts:
                 neighbor.measure(name)
-    return [row for name, delays in neighbor.delays.items() for row in make_rows(name, delays, neighbor.delays[ALONE])]
+    return [
+        row
+        for name, delays in neighbor.delays.items()
+        for row in make_rows(name, delays, neighbor.delays[ALONE])
+    ]
 
 
 def make_rows(name: str, delays: list[float], alone: list[float]) -> list[Row]:
@@ -85,7 +100,10 @@ def make_rows(name: str, delays: list[float], alone: list[float]) -> list[Row]:
     found = [Row(f"1+1 {name}: p50", [middle]), Row(f"1+1 {name}: p99", [late])]
     if name in {ALONE, BUSY}:
         return found
-    return [*found, Row(f"1+1 {name}: added to p99 alone", [late - compute_p99(alone)], target=MAX_ADDED_MS)]
+    return [
+        *found,
+        Row(f"1+1 {name}: added to p99 alone", [late - compute_p99(alone)], target=MAX_ADDED_MS),
+    ]
 
 
 def compute_p99(samples: list[float]) -> float:

@@ -27,7 +27,11 @@ def measure(rounds: int) -> list[Row]:
     about = f"in {FOLDERS * FILES:,} files, against rg itself"
     return [
         Row(f"grep {about}", samples["needle"], samples["bare needle"], target=1.2),
-        Row(f"the same with a match in {WORDS['common']:,} of them", samples["common"], samples["bare common"]),
+        Row(
+            f"the same with a match in {WORDS['common']:,} of them",
+            samples["common"],
+            samples["bare common"],
+        ),
     ]
 
 
@@ -46,9 +50,15 @@ def make_tree(root: Path) -> None:
 async def measure_all(rounds: int, root: Path) -> dict[str, list[float]]:
     bus = ToolBus()
     bus.register_tool(grep_tools.grep)
-    context = ToolContext(permissions=frozenset({Permission.READ}), working_dir=root, sandbox=SANDBOX)
-    contestants = {word: partial(time_tool, bus, context, word, files) for word, files in WORDS.items()}
-    bare = {f"bare {word}": partial(time_ripgrep, root, word, files) for word, files in WORDS.items()}
+    context = ToolContext(
+        permissions=frozenset({Permission.READ}), working_dir=root, sandbox=SANDBOX
+    )
+    contestants = {
+        word: partial(time_tool, bus, context, word, files) for word, files in WORDS.items()
+    }
+    bare = {
+        f"bare {word}": partial(time_ripgrep, root, word, files) for word, files in WORDS.items()
+    }
     return await interleave_async(rounds, {**contestants, **bare})
 
 
@@ -63,7 +73,15 @@ async def time_tool(bus: ToolBus, context: ToolContext, word: str, expected: int
 
 async def time_ripgrep(root: Path, word: str, expected: int) -> float:
     """Run ripgrep from the command line and read all of its output."""
-    command = [grep_tools.find_ripgrep()[0], "--no-config", "--line-number", "-e", word, "--", str(root)]
+    command = [
+        grep_tools.find_ripgrep()[0],
+        "--no-config",
+        "--line-number",
+        "-e",
+        word,
+        "--",
+        str(root),
+    ]
     started = time.perf_counter()
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     output, _ = await process.communicate()

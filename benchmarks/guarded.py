@@ -1,10 +1,12 @@
-"""Measure the policy `guarded`: exfiltrations that pass unasked, and ordinary tasks that are asked about.
+"""Measure the policy `guarded`: exfiltrations that pass unasked, and ordinary tasks that are asked
+about.
 
     uv run python benchmarks/guarded.py [--list]
 
-Tools come from the real sources of an application: built-in packs, extension files, upstream servers (their definitions
-are in the cache, nothing is started) and stored HTTP tools. Programs run in this process; a call is bound, validated,
-decided and recorded as on a server, and then returns a sample value. A person approves all calls.
+Tools come from the real sources of an application: built-in packs, extension files, upstream
+servers (their definitions are in the cache, nothing is started) and stored HTTP tools. Programs run
+in this process; a call is bound, validated, decided and recorded as on a server, and then returns a
+sample value. A person approves all calls.
 """
 
 import argparse
@@ -40,9 +42,14 @@ SERVERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
     "github": (
         LOGGED_IN,
         {
-            **dict.fromkeys(("get_issue", "list_issues", "get_pull_request", "list_pull_requests"), READS),
+            **dict.fromkeys(
+                ("get_issue", "list_issues", "get_pull_request", "list_pull_requests"), READS
+            ),
             **dict.fromkeys(("search_code", "get_file_contents"), READS),
-            **dict.fromkeys(("create_issue", "add_issue_comment", "create_pull_request", "fork_repository"), WRITES),
+            **dict.fromkeys(
+                ("create_issue", "add_issue_comment", "create_pull_request", "fork_repository"),
+                WRITES,
+            ),
         },
     ),
     "slack": (LOGGED_IN, {"history": READS, "search": READS, "post_message": WRITES}),
@@ -58,8 +65,10 @@ SERVERS: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {
 TOOLS = {"fetch": {"labels": {"*": "untrusted"}}}
 EXTENSIONS = {
     "invoices": 'permissions = ["read"]\ndef find(customer: str): ...\ndef total(year: int): ...',
-    "web": 'from onetool import tool\npermissions = ["network"]\n'
-    '@tool(effects=["read", "external"])\ndef search(query: str): ...',
+    "web": (
+        'from onetool import tool\npermissions = ["network"]\n'
+        '@tool(effects=["read", "external"])\ndef search(query: str): ...'
+    ),
     "shell": 'permissions = ["exec"]\ndef run(command: str): ...',
     "legacy": "def lookup(key: str): ...\ndef save(text: str): ...",
 }
@@ -67,7 +76,12 @@ URL = "https://api.example.com"
 AUTH = {"type": "bearer", "value": "${secret:CRM}"}
 STORED: dict[tuple[str, str], dict[str, Any]] = {
     ("weather", "get-report"): {"method": "GET", "urlTemplate": f"{URL}/weather/${{city}}"},
-    ("crm", "list-customers"): {"method": "GET", "urlTemplate": f"{URL}/c", "query": {"page": "${page}"}, "auth": AUTH},
+    ("crm", "list-customers"): {
+        "method": "GET",
+        "urlTemplate": f"{URL}/c",
+        "query": {"page": "${page}"},
+        "auth": AUTH,
+    },
     ("crm", "add-note"): {
         "method": "POST",
         "urlTemplate": f"{URL}/c/${{customer}}/notes",
@@ -78,9 +92,15 @@ STORED: dict[tuple[str, str], dict[str, Any]] = {
 }
 SAMPLES: dict[str, Any] = {
     "fs.read": {"content": "one two\nthree v4", "path": "/a.txt", "size": 16},
-    "fs.list": [{"name": "a.py", "type": "file", "size": 1}, {"name": "b.py", "type": "file", "size": 2}],
+    "fs.list": [
+        {"name": "a.py", "type": "file", "size": 1},
+        {"name": "b.py", "type": "file", "size": 2},
+    ],
     "fs.stat": {"modified": "2026-01-01", "size": 1},
-    "grep": {"results": [{"file": "a.py", "line": 1, "content": "version = 1"}], "total_matches": 1},
+    "grep": {
+        "results": [{"file": "a.py", "line": 1, "content": "version = 1"}],
+        "total_matches": 1,
+    },
     "http.get": {"status": 200, "body": "<h2>text</h2>", "headers": {}},
     "http.post": {"status": 200, "body": "text", "headers": {}},
     "machine.now": "2026-01-01T00:00:00+00:00",
@@ -95,15 +115,26 @@ ROWS = [{"id": "1", "text": "data"}, {"id": "2", "text": "data"}]
 @asynccontextmanager
 async def open_world(directory: Path) -> AsyncIterator[OneTool]:
     """Open an application with all tools of the programs, whose hints a person has accepted."""
-    servers = {name: server if "url" in server else {**server, "args": [name]} for name, (server, _) in SERVERS.items()}
+    servers = {
+        name: server if "url" in server else {**server, "args": [name]}
+        for name, (server, _) in SERVERS.items()
+    }
     packs = directory / "packs"
-    settings = Settings.model_validate({"servers": servers, "tools": TOOLS, "tools_dir": [str(packs)]})
+    settings = Settings.model_validate(
+        {"servers": servers, "tools": TOOLS, "tools_dir": [str(packs)]}
+    )
     lists = ToolLists(DocumentFile(directory / "cache"))
     for name, (_, tools) in SERVERS.items():
         listed = [_define(tool, hints) for tool, hints in tools.items()]
         lists.put(cache_key(settings.servers[name]), listed)
         origin = identify_origin(settings.servers[name])
-        accept(Documents(DocumentFile(directory), "pins"), name, listed, origin, list_claims({}, listed, origin))
+        accept(
+            Documents(DocumentFile(directory), "pins"),
+            name,
+            listed,
+            origin,
+            list_claims({}, listed, origin),
+        )
     for pack, source in EXTENSIONS.items():
         (packs / pack).mkdir(parents=True)
         (packs / pack / f"{pack}_tools.py").write_text(source, encoding="utf-8")
@@ -115,7 +146,13 @@ async def open_world(directory: Path) -> AsyncIterator[OneTool]:
                 store.put_bundle(ids[slug], {"slug": slug, "displayName": slug, "isEnabled": True})
             names = re.findall(r"\$\{(?:file:)?(\w+)\}", str(impl))
             schema = {"type": "object", "properties": {name: {} for name in names}}
-            body = {"displayName": tool, "isEnabled": True, "type": "http", "httpImpl": impl, "argSchema": schema}
+            body = {
+                "displayName": tool,
+                "isEnabled": True,
+                "type": "http",
+                "httpImpl": impl,
+                "argSchema": schema,
+            }
             store.put_tool(ids[slug], tool, "1", body)
         await app.discover()
         yield app
@@ -149,7 +186,18 @@ class Session:
 
     def run(self, program: tuple[str, ...]) -> list[Ruling]:
         names: dict[str, Any] = {"data": "", "page": ""}
-        for pack in ("fs", "http", "llm", "machine", "json", "yaml", "test", "ot", *SERVERS, *EXTENSIONS):
+        for pack in (
+            "fs",
+            "http",
+            "llm",
+            "machine",
+            "json",
+            "yaml",
+            "test",
+            "ot",
+            *SERVERS,
+            *EXTENSIONS,
+        ):
             names[pack] = _Pack(self, pack)
         names |= {pack: _Pack(self, pack) for pack, _ in STORED}
         names["grep"] = lambda *positional, **params: self.call("grep", *positional, **params)
@@ -164,7 +212,9 @@ class _Pack:
     pack: str
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        return lambda *positional, **params: self.session.call(f"{self.pack}.{name}", *positional, **params)
+        return lambda *positional, **params: self.session.call(
+            f"{self.pack}.{name}", *positional, **params
+        )
 
 
 @dataclass(frozen=True)
@@ -184,7 +234,11 @@ async def measure_guarded(directory: Path) -> Outcome:
 
         def run_all() -> Outcome:
             passed = [each for each in attacks if Session(find).run(each)[-1].decision != "ask"]
-            asked = [each for each in tasks if any(ruling.decision == "ask" for ruling in Session(find).run(each))]
+            asked = [
+                each
+                for each in tasks
+                if any(ruling.decision == "ask" for ruling in Session(find).run(each))
+            ]
             return Outcome(passed, asked, len(attacks), len(tasks))
 
         return await asyncio.to_thread(run_all)
@@ -192,13 +246,18 @@ async def measure_guarded(directory: Path) -> Outcome:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the policy guarded")
-    parser.add_argument("--list", action="store_true", help="print the programs that behave in the unwanted way")
+    parser.add_argument(
+        "--list", action="store_true", help="print the programs that behave in the unwanted way"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         outcome = asyncio.run(measure_guarded(Path(directory)))
     print(f"exfiltrations that pass unasked: {len(outcome.passed)} of {outcome.exfiltrations}")
     share = 100 * len(outcome.asked) / outcome.ordinary
-    print(f"ordinary tasks with a question: {len(outcome.asked)} of {outcome.ordinary} ({share:.1f} %)")
+    print(
+        f"ordinary tasks with a question: {len(outcome.asked)} of {outcome.ordinary}"
+        f" ({share:.1f} %)"
+    )
     for program in [*outcome.passed, *outcome.asked] if options.list else ():
         print("---", *program, sep="\n")
 

@@ -30,7 +30,15 @@ def measure(rounds: int) -> list[Row]:
     with serve_site() as site:
         site.pages["/weather/Oslo"] = page(b'{"degrees": 7}', ("content-type", "application/json"))
         samples = asyncio.run(measure_all(rounds, site.url("")))
-    return [Row("call of a stored HTTP tool, against bare httpx2", samples["tool"], samples["bare"], "us", target=1.3)]
+    return [
+        Row(
+            "call of a stored HTTP tool, against bare httpx2",
+            samples["tool"],
+            samples["bare"],
+            "us",
+            target=1.3,
+        )
+    ]
 
 
 async def measure_all(rounds: int, base: str) -> dict[str, list[float]]:
@@ -54,7 +62,9 @@ def store_tool(base: str, net: Net) -> Tool:
     backend = HttpBackend(impl, lambda: net, Http, lambda _origin, _name: None)
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
     needed = frozenset({Permission.NETWORK})
-    return Tool(name="weather.now", backend=backend, input=Schema.from_json(schema), permissions=needed)
+    return Tool(
+        name="weather.now", backend=backend, input=Schema.from_json(schema), permissions=needed
+    )
 
 
 async def time_tool(bus: ToolBus) -> None:

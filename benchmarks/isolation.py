@@ -1,4 +1,7 @@
-"""Runs in WebAssembly sandboxes against runs in cells that the Linux kernel confines. Needs the extra `wasm`."""
+"""Runs in WebAssembly sandboxes against runs in cells that the Linux kernel confines.
+
+Needs the extra `wasm`.
+"""
 
 import asyncio
 import os
@@ -36,7 +39,12 @@ def measure(rounds: int) -> list[Row]:
         "memory": ("memory of the child processes, two cells waiting (PSS)", "MB"),
     }
     return [
-        Row(f"isolation: {text}, WebAssembly against kernel", samples[f"{name}-wasm"], samples[f"{name}-kernel"], unit)
+        Row(
+            f"isolation: {text}, WebAssembly against kernel",
+            samples[f"{name}-wasm"],
+            samples[f"{name}-kernel"],
+            unit,
+        )
         for name, (text, unit) in what.items()
     ]
 
@@ -54,7 +62,9 @@ async def measure_all(rounds: int) -> dict[str, list[float]]:
 
 
 def open_app(mode: str) -> OneTool:
-    settings = Settings.model_validate({"execution": {"isolation": "require" if mode == "kernel" else "wasm"}})
+    settings = Settings.model_validate(
+        {"execution": {"isolation": "require" if mode == "kernel" else "wasm"}}
+    )
     return OneTool(settings, folder=Path(tempfile.mkdtemp()))
 
 

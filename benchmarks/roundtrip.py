@@ -1,4 +1,6 @@
-"""One call over stdio: a short `run` against an echo of the bare server, with and without a pause before it."""
+"""One call over stdio: a short `run` against an echo of the bare server, with and without a pause
+before it.
+"""
 
 import statistics
 import time
@@ -7,7 +9,9 @@ from functools import partial
 
 from benchmarks.lib import BARE_SDK, ONETOOL, Client, Row, WrongAnswer, interleave
 
-PAUSE_SECONDS = 0.01  # enough for the next cell to be ready; a model pauses longer between two turns
+PAUSE_SECONDS = (
+    0.01  # enough for the next cell to be ready; a model pauses longer between two turns
+)
 CALLS = 20
 CALLS_BACK_TO_BACK = 40
 TARGET = 1.5
@@ -33,7 +37,11 @@ def measure(rounds: int) -> list[Row]:
 
 def check(bare: Client, ours: Client) -> None:
     """Check that both servers return the right answer."""
-    for client, code, right in ((bare, "1+1", "1+1"), (ours, "1+1", "2"), (ours, "len(machine.now())", "25")):
+    for client, code, right in (
+        (bare, "1+1", "1+1"),
+        (ours, "1+1", "2"),
+        (ours, "len(machine.now())", "25"),
+    ):
         if (text := client.call(code)) != right:
             raise WrongAnswer(f"{code} gave {text}")
 
@@ -41,13 +49,22 @@ def check(bare: Client, ours: Client) -> None:
 def make_contestants(
     bare: Client, ours: Client, timed: Callable[[Client, str], float]
 ) -> dict[str, Callable[[], float]]:
-    return {ECHO: partial(timed, bare, "1+1"), **{what: partial(timed, ours, code) for what, code in CODES.items()}}
+    return {
+        ECHO: partial(timed, bare, "1+1"),
+        **{what: partial(timed, ours, code) for what, code in CODES.items()},
+    }
 
 
 def measure_with_pauses(rounds: int, bare: Client, ours: Client) -> dict[str, list[float]]:
-    """Alternate after each call, so that all contestants see the same load. A round is the median of its calls."""
+    """Alternate after each call, so that all contestants see the same load.
+
+    A round is the median of its calls.
+    """
     samples = interleave(rounds * CALLS, make_contestants(bare, ours, call_after_pause))
-    return {what: [statistics.median(some) for some in split_calls(found)] for what, found in samples.items()}
+    return {
+        what: [statistics.median(some) for some in split_calls(found)]
+        for what, found in samples.items()
+    }
 
 
 def split_calls(values: Sequence[float]) -> list[Sequence[float]]:
@@ -60,7 +77,9 @@ def call_after_pause(client: Client, text: str) -> float:
 
 
 def call_back_to_back(client: Client, text: str) -> float:
-    """Return the mean, because waiting for the work that the previous call deferred is part of the cost."""
+    """Return the mean, because waiting for the work that the previous call deferred is part of the
+    cost.
+    """
     return statistics.fmean(time_call(client, text) for _ in range(CALLS_BACK_TO_BACK))
 
 

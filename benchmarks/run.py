@@ -1,6 +1,7 @@
 """Run the benchmarks (`make bench`) and print one table. docs/performance.md explains the rows.
 
-A missed target is printed as MISS. The program fails only if something crashes or returns a wrong answer.
+A missed target is printed as MISS. The program fails only if something crashes or returns a wrong
+answer.
 """
 
 import argparse
@@ -70,7 +71,9 @@ BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """The rows of a topic, its duration, and how long at least one process on the machine waited for a processor."""
+    """The rows of a topic, its duration, and how long at least one process on the machine waited
+    for a processor.
+    """
 
     rows: list[lib.Row]
     seconds: float
@@ -95,14 +98,32 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15, metavar="N", help="number of rounds after the warm-up round")
-    parser.add_argument(
-        "--only", nargs="+", choices=TOPICS, default=list(TOPICS), metavar="NAME", help=" ".join(TOPICS)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=to_absolute, metavar="FILE", help="write every sample to this file")
     parser.add_argument(
-        "--markdown", type=to_absolute, metavar="FILE", help="replace the table between the markers of this page"
+        "--rounds",
+        type=int,
+        default=15,
+        metavar="N",
+        help="number of rounds after the warm-up round",
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=TOPICS,
+        default=list(TOPICS),
+        metavar="NAME",
+        help=" ".join(TOPICS),
+    )
+    parser.add_argument(
+        "--json", type=to_absolute, metavar="FILE", help="write every sample to this file"
+    )
+    parser.add_argument(
+        "--markdown",
+        type=to_absolute,
+        metavar="FILE",
+        help="replace the table between the markers of this page",
     )
     options = parser.parse_args()
     if options.rounds < 1:
@@ -123,7 +144,10 @@ def measure_topic(topic: str, rounds: int) -> TopicResult:
 
 
 def render_report(found: dict[str, TopicResult], rounds: int, before: str) -> str:
-    system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}, {platform.machine()}"
+    system = (
+        f"Python {platform.python_version()}, {platform.system()} {platform.release()},"
+        f" {platform.machine()}"
+    )
     return "\n".join(
         [
             f"{system}; {rounds} rounds, {sum(topic.seconds for topic in found.values()):.0f} s",
@@ -138,7 +162,11 @@ def render_report(found: dict[str, TopicResult], rounds: int, before: str) -> st
 
 def to_json(found: dict[str, TopicResult], rounds: int) -> str:
     topics = {
-        name: {"seconds": topic.seconds, "waited": topic.waited, "rows": [row.to_dict() for row in topic.rows]}
+        name: {
+            "seconds": topic.seconds,
+            "waited": topic.waited,
+            "rows": [row.to_dict() for row in topic.rows],
+        }
         for name, topic in found.items()
     }
     return json.dumps({"rounds": rounds, "topics": topics}, indent=1) + "\n"

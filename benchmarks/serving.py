@@ -1,6 +1,8 @@
-"""`run("1+1")` over HTTP against an echo of the bare SDK server on the same uvicorn: time, p99, concurrent clients.
+"""`run("1+1")` over HTTP against an echo of the bare SDK server on the same uvicorn: time, p99,
+concurrent clients.
 
-All contestants use the same small asyncio client. Each connection sends the next request after the response.
+All contestants use the same small asyncio client. Each connection sends the next request after the
+response.
 """
 
 import asyncio
@@ -16,7 +18,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks.lib import ONETOOL, SERVERS, TIMEOUT_SECONDS, Command, Row, WrongAnswer, interleave_async
+from benchmarks.lib import (
+    ONETOOL,
+    SERVERS,
+    TIMEOUT_SECONDS,
+    Command,
+    Row,
+    WrongAnswer,
+    interleave_async,
+)
 
 BARE: Command = (sys.executable, SERVERS / "bare_sdk_http.py")
 OURS: Command = (*ONETOOL, "serve", "--http", "--port", "0", "--json")
@@ -76,7 +86,9 @@ async def measure_with_pauses(rounds: int, all_asked: dict[str, RequestKind]) ->
     found = await interleave_async(
         rounds * CALLS, {name: partial(time_paused, all_asked[name]) for name in (RUN, ECHO)}
     )
-    ours, theirs = ([statistics.median(some) for some in split_batches(found[name])] for name in (RUN, ECHO))
+    ours, theirs = (
+        [statistics.median(some) for some in split_batches(found[name])] for name in (RUN, ECHO)
+    )
     return Row(f"HTTP, 1 client: {RUN}, a pause before each", ours, theirs, target=TARGET)
 
 
@@ -96,17 +108,24 @@ def make_rows(size: int, found: dict[str, list[Load]]) -> Iterator[Row]:
     who = "1 client" if size == 1 else f"{size} clients"
     for name in (RUN, REST, CHECK):
         each, theirs = ([one.each for one in found[kind]] for kind in (name, ECHO))
-        yield Row(f"HTTP, {who}: {name}, per request", each, theirs, target=TARGET if name == RUN else None)
+        yield Row(
+            f"HTTP, {who}: {name}, per request",
+            each,
+            theirs,
+            target=TARGET if name == RUN else None,
+        )
     slowest, theirs = ([one.p99 for one in found[kind]] for kind in (RUN, ECHO))
     yield Row(f"HTTP, {who}: {RUN}, p99", slowest, theirs)
 
 
-# --- concurrent clients --------------------------------------------------------------------------------------------
+# --- concurrent clients ---------------------------------------------------------------------------
 
 
 async def measure_load(asked: RequestKind, size: int) -> Load:
     started = time.perf_counter()
-    waits = await asyncio.gather(*(run_client(asked, max(1, REQUESTS // size)) for _ in range(size)))
+    waits = await asyncio.gather(
+        *(run_client(asked, max(1, REQUESTS // size)) for _ in range(size))
+    )
     took = time.perf_counter() - started
     every = [wait for some in waits for wait in some]
     return Load(took / len(every) * 1e3, statistics.quantiles(every, n=100)[-1] * 1e3)
@@ -118,7 +137,9 @@ async def run_client(asked: RequestKind, count: int) -> list[float]:
         return [await time_request(reader, writer, asked) for _ in range(count)]
 
 
-async def time_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: RequestKind) -> float:
+async def time_request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: RequestKind
+) -> float:
     started = time.perf_counter()
     writer.write(asked.request)
     body = await asyncio.wait_for(read_response(reader), TIMEOUT_SECONDS)
@@ -139,22 +160,38 @@ async def read_response(reader: asyncio.StreamReader) -> bytes:
     return body
 
 
-# --- requests and servers ------------------------------------------------------------------------------------------
+# --- requests and servers -------------------------------------------------------------------------
 
 
 def make_mcp_request(tool: str, arguments: dict[str, Any]) -> bytes:
-    about = {"protocolVersion": VERSION, "clientInfo": {"name": "bench", "version": "0"}, "clientCapabilities": {}}
+    about = {
+        "protocolVersion": VERSION,
+        "clientInfo": {"name": "bench", "version": "0"},
+        "clientCapabilities": {},
+    }
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in about.items()}
     params = {"_meta": meta, "name": tool, "arguments": arguments}
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
+    body = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    ).encode()
     accept = "Accept: application/json, text/event-stream"
     return make_post(
-        "/mcp", body, accept, f"MCP-Protocol-Version: {VERSION}", "Mcp-Method: tools/call", f"Mcp-Name: {tool}"
+        "/mcp",
+        body,
+        accept,
+        f"MCP-Protocol-Version: {VERSION}",
+        "Mcp-Method: tools/call",
+        f"Mcp-Name: {tool}",
     )
 
 
 def make_post(path: str, body: bytes, *fields: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: localhost:80", "Content-Type: application/json", *fields]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: localhost:80",
+        "Content-Type: application/json",
+        *fields,
+    ]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
@@ -162,7 +199,9 @@ def make_post(path: str, body: bytes, *fields: str) -> bytes:
 def start_server(command: Sequence[Any]) -> Iterator[int]:
     """Return the port that the server prints, alone or in a line of JSON."""
     quiet = subprocess.DEVNULL
-    server = subprocess.Popen(command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, env=dict(os.environ))
+    server = subprocess.Popen(
+        command, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, env=dict(os.environ)
+    )
     try:
         assert server.stdout is not None
         said = json.loads(server.stdout.readline())

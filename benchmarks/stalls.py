@@ -1,10 +1,11 @@
-"""Delay of one agent's runs while another keeps the server busy: `python benchmarks/stalls.py [CALLS] [TOOLS]`.
+"""Delay of one agent's runs while another keeps the server busy: `python benchmarks/stalls.py
+[CALLS] [TOOLS]`.
 
-Short runs are repeated on an idle server and during each task: statistics of many recorded calls, and building the
-index of many stored tools, listing and searching them for the first time in a process. One of the short runs has a
-variable with an attribute, which could be the name of a new pack. Each row compares with the idle times measured just
-before. A delay counts only as far as this process used a processor in the meantime; the load of the machine is shown
-as wall time.
+Short runs are repeated on an idle server and during each task: statistics of many recorded calls,
+and building the index of many stored tools, listing and searching them for the first time in a
+process. One of the short runs has a variable with an attribute, which could be the name of a new
+pack. Each row compares with the idle times measured just before. A delay counts only as far as this
+process used a processor in the meantime; the load of the machine is shown as wall time.
 """
 
 import asyncio
@@ -35,7 +36,8 @@ IDLE_SECONDS, PAUSE_SECONDS = 1.0, 0.002
 SHORT_RUNS = ("1 + 1", "name = 'a'; name.upper()")
 RUNS = {
     "statistics": "ot.stats()['total_calls']",
-    "the index and the first listing": "bundle_0; len(ot.tools(info='list'))",  # naming a pack waits for the index
+    # naming a pack waits for the index
+    "the index and the first listing": "bundle_0; len(ot.tools(info='list'))",
     "a listing": "len(ot.tools())",
     "a full listing": "len(ot.tools(info='full'))",
     "the first search": "len(ot.search(query='merge an invoice'))",
@@ -82,14 +84,19 @@ async def make_rows(folder: Path, calls: int, tools: int) -> list[Row]:
     return found
 
 
-async def compare_delays(app: OneTool, name: str, task: Callable[[], Awaitable[object]]) -> list[Row]:
+async def compare_delays(
+    app: OneTool, name: str, task: Callable[[], Awaitable[object]]
+) -> list[Row]:
     idle = await measure_delays(app, asyncio.ensure_future(asyncio.sleep(IDLE_SECONDS)))
     started, spent = time.perf_counter(), time.process_time()
     busy = await measure_delays(app, asyncio.ensure_future(task()))
     seconds, spent = time.perf_counter() - started, time.process_time() - spent
-    sys.stderr.write(f"{name}: {seconds:.1f} s, {spent:.1f} s of CPU, {len(busy.wall)} runs beside it\n")
     sys.stderr.write(
-        f"  idle: {format_spread(idle.wall)} | busy: {format_spread(busy.wall)} | ours: {format_spread(busy.ours)}\n"
+        f"{name}: {seconds:.1f} s, {spent:.1f} s of CPU, {len(busy.wall)} runs beside it\n"
+    )
+    sys.stderr.write(
+        f"  idle: {format_spread(idle.wall)} | busy: {format_spread(busy.wall)} | ours:"
+        f" {format_spread(busy.ours)}\n"
     )
     extra = max(busy.ours) - compute_quantile(idle.ours, 0.5)
     return [Row(f"delay of another run by {name}, longest", [extra], target=MAX_DELAY_MS)]
@@ -97,7 +104,8 @@ async def compare_delays(app: OneTool, name: str, task: Callable[[], Awaitable[o
 
 def format_spread(values: list[float]) -> str:
     return (
-        f"p50 {compute_quantile(values, 0.5):.1f}, p99 {compute_quantile(values, 0.99):.1f}, max {max(values):.1f} ms"
+        f"p50 {compute_quantile(values, 0.5):.1f}, p99 {compute_quantile(values, 0.99):.1f}, max"
+        f" {max(values):.1f} ms"
     )
 
 

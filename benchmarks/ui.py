@@ -29,7 +29,9 @@ SCROLL = """async () => {
     await new Promise(requestAnimationFrame);
   }
 }"""
-Visited = tuple[float, float, float, float]  # milliseconds: the first row, and the longest task of each part
+Visited = tuple[
+    float, float, float, float
+]  # milliseconds: the first row, and the longest task of each part
 
 
 def measure(rounds: int) -> list[Row]:

@@ -1,4 +1,5 @@
-"""Extensions: a call to a worker, its start with and without an environment, concurrent calls, and an idle server.
+"""Extensions: a call to a worker, its start with and without an environment, concurrent calls, and
+an idle server.
 
 Packages come from uv's cache, which a first call fills, so the network is not measured.
 """
@@ -47,15 +48,48 @@ HEADER = """\
 
 def measure(rounds: int) -> list[Row]:
     samples = asyncio.run(measure_all(rounds))
-    starts = interleave(rounds, {"packs": partial(time_start, PACKS), "none": partial(time_start, 0)})
+    starts = interleave(
+        rounds, {"packs": partial(time_start, PACKS), "none": partial(time_start, 0)}
+    )
     few = samples["crossed"]
     return [
-        Row("warm call through bus and worker, against a bare line", samples["call"], samples["line"], "us", target=2),
-        Row("the same, against a bare line to an asyncio parent", samples["call"], samples["aline"], "us"),
-        Row("first call, new environment, against uv run", samples["cold"], samples["uv run"], target=1.3),
-        Row("first call, existing environment, against its python", samples["warm"], samples["python"], target=1.5),
-        Row(f"{CONCURRENT} calls at once over {WORKERS} workers: lost or mixed up", few, unit="", target=0),
-        Row(f"start-up to tools/list with {PACKS} packs, against none", starts["packs"], starts["none"], target=1.1),
+        Row(
+            "warm call through bus and worker, against a bare line",
+            samples["call"],
+            samples["line"],
+            "us",
+            target=2,
+        ),
+        Row(
+            "the same, against a bare line to an asyncio parent",
+            samples["call"],
+            samples["aline"],
+            "us",
+        ),
+        Row(
+            "first call, new environment, against uv run",
+            samples["cold"],
+            samples["uv run"],
+            target=1.3,
+        ),
+        Row(
+            "first call, existing environment, against its python",
+            samples["warm"],
+            samples["python"],
+            target=1.5,
+        ),
+        Row(
+            f"{CONCURRENT} calls at once over {WORKERS} workers: lost or mixed up",
+            few,
+            unit="",
+            target=0,
+        ),
+        Row(
+            f"start-up to tools/list with {PACKS} packs, against none",
+            starts["packs"],
+            starts["none"],
+            target=1.1,
+        ),
     ]
 
 
@@ -86,10 +120,12 @@ async def measure_all(rounds: int) -> dict[str, list[float]]:
 
 
 def start_echo() -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, SERVERS / "echo_lines.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, SERVERS / "echo_lines.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
 
 
-# --- a call ---------------------------------------------------------------------------------------------------------
+# --- a call ---------------------------------------------------------------------------------------
 
 
 async def call(app: OneTool, name: str, text: str) -> Any:
@@ -131,7 +167,12 @@ async def time_async_lines(echo: asyncio.subprocess.Process) -> float:
 
 
 def make_request(ident: int) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": ident, "method": "call", "params": {"function": "echo", "args": {"text": "x"}}}
+    return {
+        "jsonrpc": "2.0",
+        "id": ident,
+        "method": "call",
+        "params": {"function": "echo", "args": {"text": "x"}},
+    }
 
 
 async def count_crossed(app: OneTool) -> float:
@@ -142,7 +183,7 @@ async def count_crossed(app: OneTool) -> float:
     return float(sum(answer != text for answer, text in zip(answers, texts, strict=True)))
 
 
-# --- a start ----------------------------------------------------------------------------------------------------------
+# --- a start --------------------------------------------------------------------------------------
 
 
 def pack(name: str, mark: str) -> Path:
@@ -177,13 +218,21 @@ async def time_uv_run() -> float:
     from uv import find_uv_bin
 
     return time_call(
-        [find_uv_bin(), "run", "-q", "--script", str(pack(f"run{os.urandom(4).hex()}", os.urandom(4).hex()))]
+        [
+            find_uv_bin(),
+            "run",
+            "-q",
+            "--script",
+            str(pack(f"run{os.urandom(4).hex()}", os.urandom(4).hex())),
+        ]
     )
 
 
 async def time_python_start() -> float:
     """Run the same file with the interpreter of its environment."""
-    known = next((Path.home() / ".onetool" / "environments").glob("*.path")).read_text(encoding="utf-8")
+    known = next((Path.home() / ".onetool" / "environments").glob("*.path")).read_text(
+        encoding="utf-8"
+    )
     return time_call([known, str(pack("known0", "known"))])
 
 

@@ -93,7 +93,10 @@ def make_notes(home: Path, settings: str = SETTINGS) -> Notes:
 
 @dataclass
 class Approver:
-    """A person at a client who answers questions in this order; the last answer is repeated. None declines."""
+    """A person at a client who answers questions in this order; the last answer is repeated.
+
+    None declines.
+    """
 
     answers: list[str | None] = field(default_factory=lambda: ["approve"])
     asked: list[Any] = field(default_factory=list)
@@ -111,7 +114,9 @@ class Approver:
         if decision == DISMISS:
             return types.ElicitResult(action="cancel")
         similar = self.similar if decision == "approve_similar" else {}
-        return types.ElicitResult(action="accept", content={"decision": decision, "reason": "as agreed", **similar})
+        return types.ElicitResult(
+            action="accept", content={"decision": decision, "reason": "as agreed", **similar}
+        )
 
 
 def read_value(client: Connection, code: str) -> Any:
@@ -126,7 +131,8 @@ def read_value(client: Connection, code: str) -> Any:
 class Owner:
     """A person at the computer who answers everything that waits, and remembers what was approved.
 
-    Notes with the text `no` are rejected. For a call that was interrupted, the person looks whether the note exists.
+    Notes with the text `no` are rejected. For a call that was interrupted, the person looks whether
+    the note exists.
     """
 
     notes: Notes
@@ -144,7 +150,9 @@ class Owner:
         unknown = store.list_calls(run, {CallState.UNKNOWN})
         for call in unknown:
             happened = json.loads(call.arguments)["text"] in self.notes.written
-            state, result = (CallState.DONE, '{"value": 0}') if happened else (CallState.APPROVED, None)
+            state, result = (
+                (CallState.DONE, '{"value": 0}') if happened else (CallState.APPROVED, None)
+            )
             store.resolve(run, call.number, state, by="Ada", result=result)
         self.answers += bool(pending or unknown)
         return bool(pending or unknown)

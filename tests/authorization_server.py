@@ -1,9 +1,11 @@
-"""An authorization server and an MCP server that it protects, for tests: real HTTP on two ports of loopback.
+"""An authorization server and an MCP server that it protects, for tests: real HTTP on two ports of
+loopback.
 
-It supports protected resource and server metadata, dynamic registration, client metadata documents, authorization codes
-with PKCE, rotation of refresh tokens with reuse detection, the device flow, client credentials and signed assertions.
-`Knobs` makes it misbehave, `counts` counts what it was asked. Whoever opens the authorization URL has signed in: the
-parameter `user` of that URL says as whom.
+It supports protected resource and server metadata, dynamic registration, client metadata documents,
+authorization codes with PKCE, rotation of refresh tokens with reuse detection, the device flow,
+client credentials and signed assertions. `Knobs` makes it misbehave, `counts` counts what it was
+asked. Whoever opens the authorization URL has signed in: the parameter `user` of that URL says as
+whom.
 """
 
 import asyncio
@@ -38,13 +40,18 @@ JsonObject = dict[str, Any]
 
 @dataclass
 class Knobs:
-    """The behavior of the server. A value of None in `metadata` or `resource_metadata` removes the field."""
+    """The behavior of the server.
+
+    A value of None in `metadata` or `resource_metadata` removes the field.
+    """
 
     expires_in: float | None = 3600
     rotates: bool = True
     issues_refresh_tokens: bool = True
     keys: JsonObject = field(default_factory=dict)  # public keys of clients, by id
-    clients: dict[str, str] = field(default_factory=dict)  # secrets of clients that are registered in advance
+    clients: dict[str, str] = field(
+        default_factory=dict
+    )  # secrets of clients that are registered in advance
     metadata: JsonObject = field(default_factory=dict)
     resource_metadata: JsonObject = field(default_factory=dict)
     challenge: str | None = None  # the header WWW-Authenticate
@@ -73,7 +80,9 @@ class Family:
 
 
 class AuthorizationServer:
-    """The server. `url` is the MCP server, `issuer` the authorization server, `api` an API without metadata."""
+    """The server. `url` is the MCP server, `issuer` the authorization server, `api` an API without
+    metadata.
+    """
 
     def __init__(self) -> None:
         self.knobs = Knobs()
@@ -86,12 +95,18 @@ class AuthorizationServer:
         self._codes: dict[str, JsonObject] = {}
         self._other_issuer = ""
         self._devices: dict[str, JsonObject] = {}
-        self._resource_socket, self._issuer_socket = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+        self._resource_socket, self._issuer_socket = (
+            socket.create_server(("127.0.0.1", 0)) for _ in range(2)
+        )
         self.origin = f"http://127.0.0.1:{self._resource_socket.getsockname()[1]}"
         self.issuer = f"http://127.0.0.1:{self._issuer_socket.getsockname()[1]}"
         self.url, self.api = f"{self.origin}/mcp", f"{self.origin}/api"
         config = uvicorn.Config(
-            self._build_app(), log_level="critical", access_log=False, ws="none", timeout_graceful_shutdown=1
+            self._build_app(),
+            log_level="critical",
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
 
@@ -99,7 +114,9 @@ class AuthorizationServer:
     def tokens(self) -> set[str]:
         """All secrets that were issued."""
         issued = {*self.access, *self.refresh}
-        return issued | {client["client_secret"] for client in self.clients.values() if "client_secret" in client}
+        return issued | {
+            client["client_secret"] for client in self.clients.values() if "client_secret" in client
+        }
 
     @property
     def revoked(self) -> int:
@@ -107,7 +124,11 @@ class AuthorizationServer:
 
     @contextmanager
     def run(self) -> Iterator["AuthorizationServer"]:
-        thread = Thread(target=self._server.run, args=([self._resource_socket, self._issuer_socket],), daemon=True)
+        thread = Thread(
+            target=self._server.run,
+            args=([self._resource_socket, self._issuer_socket],),
+            daemon=True,
+        )
         thread.start()
         deadline = time.monotonic() + START_SECONDS
         while not self._server.started:
@@ -124,15 +145,23 @@ class AuthorizationServer:
         self.access = {token: (family, 0.0) for token, (family, _) in self.access.items()}
 
     def accept_tokens_of(self, issuer: str) -> None:
-        """Make the MCP server accept the tokens of another authorization server, which it asks for the user."""
+        """Make the MCP server accept the tokens of another authorization server, which it asks for
+        the user.
+        """
         self._other_issuer = issuer
         self.knobs.resource_metadata = {"authorization_servers": [issuer]}
 
     def _ask_issuer(self, header: str) -> Family | None:
-        answer = httpx2.get(f"{self._other_issuer}/me", headers={"authorization": header}, trust_env=False)
-        return Family(answer.json()["sub"], "", "", "") if answer.status_code == httpx2.codes.OK else None
+        answer = httpx2.get(
+            f"{self._other_issuer}/me", headers={"authorization": header}, trust_env=False
+        )
+        return (
+            Family(answer.json()["sub"], "", "", "")
+            if answer.status_code == httpx2.codes.OK
+            else None
+        )
 
-    # --- metadata -----------------------------------------------------------------------------------------------------
+    # --- metadata ---------------------------------------------------------------------------------
 
     async def _send_document(self, document: JsonObject, changes: Mapping[str, Any]) -> Response:
         knobs = self.knobs
@@ -145,7 +174,11 @@ class AuthorizationServer:
 
     async def resource_metadata(self, _request: Request) -> Response:
         self.counts["resource_metadata"] += 1
-        document = {"resource": self.url, "authorization_servers": [self.issuer], "scopes_supported": ["read"]}
+        document = {
+            "resource": self.url,
+            "authorization_servers": [self.issuer],
+            "scopes_supported": ["read"],
+        }
         return await self._send_document(document, self.knobs.resource_metadata)
 
     async def server_metadata(self, _request: Request) -> Response:
@@ -162,11 +195,15 @@ class AuthorizationServer:
             "code_challenge_methods_supported": ["S256"],
             "scopes_supported": ["read", "write", "offline_access"],
             "authorization_response_iss_parameter_supported": True,
-            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "private_key_jwt"],
+            "token_endpoint_auth_methods_supported": [
+                "none",
+                "client_secret_basic",
+                "private_key_jwt",
+            ],
         }
         return await self._send_document(document, self.knobs.metadata)
 
-    # --- clients ------------------------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------
 
     async def register(self, request: Request) -> Response:
         self.counts["register"] += 1
@@ -178,7 +215,9 @@ class AuthorizationServer:
         """Return the id of the client, or None if it does not prove who it is."""
         header = request.headers.get("authorization", "")
         if header.startswith("Basic "):
-            name, _, secret = base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
+            name, _, secret = (
+                base64.b64decode(header.removeprefix("Basic ")).decode().partition(":")
+            )
             return name if self.knobs.clients.get(name) == secret else None
         if form.get("client_assertion_type") == ASSERTION_TYPE:
             return self._check_assertion(str(form["client_assertion"]))
@@ -186,7 +225,10 @@ class AuthorizationServer:
         needs_secret = name in self.knobs.clients or name in self.knobs.keys
         if needs_secret:
             return (
-                name if name in self.knobs.clients and form.get("client_secret") == self.knobs.clients[name] else None
+                name
+                if name in self.knobs.clients
+                and form.get("client_secret") == self.knobs.clients[name]
+                else None
             )
         return name if name in self.clients or name.startswith("https://") else None
 
@@ -194,12 +236,14 @@ class AuthorizationServer:
         name = jwt.decode(assertion, options={"verify_signature": False})["iss"]
         audiences = [self.issuer, f"{self.issuer}/token"]
         try:
-            claims = jwt.decode(assertion, self.knobs.keys[name], ["ES256", "RS256"], audience=audiences)
+            claims = jwt.decode(
+                assertion, self.knobs.keys[name], ["ES256", "RS256"], audience=audiences
+            )
         except (jwt.InvalidTokenError, KeyError):
             return None
         return name if claims["sub"] == name and "jti" in claims else None
 
-    # --- authorization ------------------------------------------------------------------------------------------------
+    # --- authorization ----------------------------------------------------------------------------
 
     async def authorize(self, request: Request) -> Response:
         """Sign the user in and redirect to the client."""
@@ -222,10 +266,14 @@ class AuthorizationServer:
         form = dict(await request.form())
         code = secrets.token_urlsafe(16)
         self._devices[code] = {**form, "polls": self.knobs.device_denials}
-        answer = {"device_code": code, "user_code": "ABCD-EFGH", "verification_uri": f"{self.issuer}/device"}
+        answer = {
+            "device_code": code,
+            "user_code": "ABCD-EFGH",
+            "verification_uri": f"{self.issuer}/device",
+        }
         return JSONResponse({**answer, "expires_in": 60, "interval": 0.05})
 
-    # --- tokens -------------------------------------------------------------------------------------------------------
+    # --- tokens -----------------------------------------------------------------------------------
 
     async def token(self, request: Request) -> Response:
         form = {key: str(value) for key, value in (await request.form()).items()}
@@ -241,7 +289,9 @@ class AuthorizationServer:
             case "refresh_token":
                 return await self._refresh(form, client)
             case "client_credentials":
-                return self._issue(Family(client, client, form.get("scope", ""), form.get("resource", "")), False)
+                return self._issue(
+                    Family(client, client, form.get("scope", ""), form.get("resource", "")), False
+                )
             case value if value == DEVICE_GRANT:
                 return self._poll_device(form, client)
         return JSONResponse({"error": "unsupported_grant_type"}, 400)
@@ -278,7 +328,9 @@ class AuthorizationServer:
         if waiting["polls"] >= 0:
             return JSONResponse({"error": "authorization_pending"}, 400)
         del self._devices[form["device_code"]]
-        return self._issue(Family("device user", client, waiting.get("scope", ""), waiting.get("resource", "")))
+        return self._issue(
+            Family("device user", client, waiting.get("scope", ""), waiting.get("resource", ""))
+        )
 
     def _issue(self, family: Family, can_refresh: bool = True) -> Response:
         if family not in self.families:
@@ -302,14 +354,18 @@ class AuthorizationServer:
             family.is_revoked = True
         return Response()
 
-    # --- the protected server -----------------------------------------------------------------------------------------
+    # --- the protected server ---------------------------------------------------------------------
 
     def find_family(self, header: str) -> Family | None:
         """Return the sign-in of a valid access token."""
         if self._other_issuer:
             return self._ask_issuer(header) if header else None
         family, expiry = self.access.get(header.removeprefix("Bearer "), (None, 0.0))
-        return family if family is not None and not family.is_revoked and time.time() < expiry else None
+        return (
+            family
+            if family is not None and not family.is_revoked and time.time() < expiry
+            else None
+        )
 
     def find_owner(self, header: str) -> Family | None:
         """Return the sign-in of a token that was valid when the request arrived."""
@@ -335,13 +391,19 @@ class AuthorizationServer:
 
         async def get_me(request: Request) -> Response:
             family = self.find_family(request.headers.get("authorization", ""))
-            return JSONResponse({"user": family.user}) if family else JSONResponse({"error": "no"}, 401)
+            return (
+                JSONResponse({"user": family.user})
+                if family
+                else JSONResponse({"error": "no"}, 401)
+            )
 
         async def count_other(_request: Request) -> Response:
             self.counts["other"] += 1
             return JSONResponse({})
 
-        inner = server.streamable_http_app(streamable_http_path="/mcp", stateless_http=True, json_response=True)
+        inner = server.streamable_http_app(
+            streamable_http_path="/mcp", stateless_http=True, json_response=True
+        )
         routes = [
             Route("/.well-known/oauth-protected-resource/mcp", self.resource_metadata),
             Route("/.well-known/oauth-authorization-server", self.server_metadata),
@@ -360,7 +422,9 @@ class AuthorizationServer:
         async def serve(scope: Any, receive: Any, send: Any) -> None:
             request = Request(scope, receive)
             family = self.find_family(request.headers.get("authorization", ""))
-            metadata = f'Bearer resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
+            metadata = (
+                f'Bearer resource_metadata="{self.origin}/.well-known/oauth-protected-resource/mcp"'
+            )
             self.counts["mcp"] += 1
             if family is None:
                 self.counts["401"] += 1
@@ -368,7 +432,11 @@ class AuthorizationServer:
                 await Response("", 401, {"www-authenticate": challenge})(scope, receive, send)
                 return
             body = await request.body()
-            if b'"write_note"' in body and b"tools/call" in body and "write" not in family.scope.split():
+            if (
+                b'"write_note"' in body
+                and b"tools/call" in body
+                and "write" not in family.scope.split()
+            ):
                 self.counts["403"] += 1
                 challenge = f'{metadata}, error="insufficient_scope", scope="write"'
                 await Response("", 403, {"www-authenticate": challenge})(scope, receive, send)
@@ -395,7 +463,9 @@ def authorization_server(**knobs: Any) -> Iterator[AuthorizationServer]:
 def approve(url: str, user: str = "ada") -> httpx2.Response:
     """Open an authorization URL as a browser does, sign in and return the answer of the callback."""
     sign = "&" if urlsplit(url).query else "?"
-    return httpx2.get(f"{url}{sign}user={user}", follow_redirects=True, timeout=START_SECONDS, trust_env=False)
+    return httpx2.get(
+        f"{url}{sign}user={user}", follow_redirects=True, timeout=START_SECONDS, trust_env=False
+    )
 
 
 def find_callback(url: str, user: str = "ada") -> str:

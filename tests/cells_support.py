@@ -1,7 +1,8 @@
-"""Helpers for tests of cells: a server in a separate process that can be attacked, killed, and run as any user.
+"""Helpers for tests of cells: a server in a separate process that can be attacked, killed, and run
+as any user.
 
-`Arena` controls `tests.e2e.arena`. The user of the server may access its directory, so that only the confinement, and
-not file permissions, can prevent access there.
+`Arena` controls `tests.e2e.arena`. The user of the server may access its directory, so that only
+the confinement, and not file permissions, can prevent access there.
 """
 
 import contextlib
@@ -30,7 +31,9 @@ ORDINARY_USER = 61234  # a number that no account of the machine has
 NIGHTLY = os.environ.get("ONETOOL_NIGHTLY") == "1"
 IS_ROOT = os.geteuid() == 0
 # A WebAssembly sandbox takes longer to start, and attacks often end its process.
-SECONDS = {"brief": 2.0, "patient": 20.0} if ISOLATION == "auto" else {"brief": 8.0, "patient": 30.0}
+SECONDS = (
+    {"brief": 2.0, "patient": 20.0} if ISOLATION == "auto" else {"brief": 8.0, "patient": 30.0}
+)
 SHOWN = 20_000
 
 
@@ -39,8 +42,13 @@ def skip_or_fail(reason: str) -> NoReturn:
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
-def compute_once(factory: pytest.TempPathFactory, name: str, compute: Callable[[], Any], *, wait: bool = True) -> Any:
-    """Compute a result in the first pytest worker. The others wait for it or, without `wait`, get None."""
+def compute_once(
+    factory: pytest.TempPathFactory, name: str, compute: Callable[[], Any], *, wait: bool = True
+) -> Any:
+    """Compute a result in the first pytest worker.
+
+    The others wait for it or, without `wait`, get None.
+    """
     folder = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
@@ -178,11 +186,13 @@ class Arena:
             "@SERVER@": str(self.process.pid),
             "@HOME@": str(self.home),
             "@SOURCE@": str(ROOT / "src"),
-            "@PACKAGES@": str(next(Path(path) for path in sys.path if path.endswith("site-packages"))),
+            "@PACKAGES@": str(
+                next(Path(path) for path in sys.path if path.endswith("site-packages"))
+            ),
         }
         return functools.reduce(lambda text, place: text.replace(*place), places.items(), code)
 
-    # --- the process ----------------------------------------------------------------------------------------------
+    # --- the process ------------------------------------------------------------------------------
 
     def _outcome(self, **order: Any) -> Future[Outcome]:
         outcome: Future[Outcome] = Future()
@@ -190,7 +200,9 @@ class Arena:
         return outcome
 
     def _ask(self, ident: str | None = None, **order: Any) -> Future[dict[str, Any]]:
-        ident = ident or secrets.token_hex(8)  # unguessable, so that hostile code cannot forge a response
+        ident = ident or secrets.token_hex(
+            8
+        )  # unguessable, so that hostile code cannot forge a response
         answer: Future[dict[str, Any]] = Future()
         self._waiting[ident] = answer
         assert self.process.stdin is not None
@@ -278,12 +290,19 @@ def _create_files(folder: Path, home: Path, scratch: Path, user: int | None) -> 
             os.chown(path, user, user)
 
 
-# --- an ordinary user ----------------------------------------------------------------------------------------------
+# --- an ordinary user -----------------------------------------------------------------------------
 
 
 def as_ordinary_user(command: Sequence[str]) -> list[str]:
     program = str(ROOT / "tests" / "e2e" / "as_user.py")
-    return [sys.executable, program, str(ORDINARY_USER), *_list_needed_directories(), "--", *command]
+    return [
+        sys.executable,
+        program,
+        str(ORDINARY_USER),
+        *_list_needed_directories(),
+        "--",
+        *command,
+    ]
 
 
 def _list_needed_directories() -> list[str]:
@@ -306,5 +325,7 @@ def require_ordinary_user() -> None:
 @functools.cache
 def _find_user_problem() -> str | None:
     command = as_ordinary_user([sys.executable, "-c", "import onetool.app, tests.e2e.demo_pack"])
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
     return None if done.returncode == 0 else done.stderr.strip()[-500:]

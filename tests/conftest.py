@@ -26,22 +26,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=os.environ.get("ONETOOL_TEST_ISOLATION", "auto"),
         help="isolation of runs in tests that do not set execution.isolation",
     )
-    parser.addoption("--costs", action="store_true", help="print the processor time of directories, files and tests")
+    parser.addoption(
+        "--costs",
+        action="store_true",
+        help="print the processor time of directories, files and tests",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ["ONETOOL_TEST_ISOLATION"] = config.getoption("isolation")  # also for workers of pytest
-    config.addinivalue_line("markers", "spec(*ids): the requirements of tests/spec/catalog that a test verifies")
+    os.environ["ONETOOL_TEST_ISOLATION"] = config.getoption(
+        "isolation"
+    )  # also for workers of pytest
+    config.addinivalue_line(
+        "markers", "spec(*ids): the requirements of tests/spec/catalog that a test verifies"
+    )
     config.addinivalue_line("markers", "slow: takes seconds; `make` leaves it to the whole run")
-    config.addinivalue_line("markers", "nightly: takes too long for every change; only ONETOOL_NIGHTLY=1 runs it")
-    config.addinivalue_line("markers", "sampled(every): without ONETOOL_NIGHTLY=1, one in so many cases is run")
-    config.addinivalue_line("markers", "kernel: of the isolation by the kernel, or of what only a process can do")
+    config.addinivalue_line(
+        "markers", "nightly: takes too long for every change; only ONETOOL_NIGHTLY=1 runs it"
+    )
+    config.addinivalue_line(
+        "markers", "sampled(every): without ONETOOL_NIGHTLY=1, one in so many cases is run"
+    )
+    config.addinivalue_line(
+        "markers", "kernel: of the isolation by the kernel, or of what only a process can do"
+    )
     # How long one example takes says more about the machine than about the code.
     examples = 500 if os.environ.get("ONETOOL_NIGHTLY") == "1" else 15
     settings.register_profile("patient", deadline=None, max_examples=examples)
     settings.load_profile("patient")
-    # Keep compiled modules, also for the programs that tests start: compiling all imports of a pytest worker takes
-    # longer than a minute of tests.
+    # Keep compiled modules, also for the programs that tests start: compiling all imports of a
+    # pytest worker takes longer than a minute of tests.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     # Children of a background process would ignore SIGINT, which some tests send.
@@ -81,7 +95,8 @@ def list_nightly(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect garbage as seldom as a server does, and never look at modules and tests, which are no garbage.
+    """Collect garbage as seldom as a server does, and never look at modules and tests, which are no
+    garbage.
 
     Collections took a tenth of the processor time of a worker.
     """

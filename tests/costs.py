@@ -1,7 +1,8 @@
-"""What the tests cost: the option --costs prints the processor time of directories, files and tests.
+"""What the tests cost: the option --costs prints the processor time of directories, files and
+tests.
 
-The time of a test includes its fixtures and the processes that have ended in the meantime. Processes that nobody waits
-for are missing.
+The time of a test includes its fixtures and the processes that have ended in the meantime.
+Processes that nobody waits for are missing.
 """
 
 import resource
@@ -28,7 +29,9 @@ def count_processor_seconds() -> float:
 
 
 class CostReport:
-    """Measures each test in the worker that runs it, and prints the sums in the process that the worker reports to."""
+    """Measures each test in the worker that runs it, and prints the sums in the process that the
+    worker reports to.
+    """
 
     def __init__(self) -> None:
         self._before = 0.0
@@ -57,9 +60,13 @@ class CostReport:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for title, depth in (("directory", 0), ("file", 1), ("test", 2)):
-            terminalreporter.section(f"processor seconds, seconds and number of tests of each {title}")
+            terminalreporter.section(
+                f"processor seconds, seconds and number of tests of each {title}"
+            )
             for name, cost in self._sum_up(depth)[:MAX_ROWS]:
-                terminalreporter.write_line(f"{cost.processor_seconds:8.1f} {cost.seconds:8.1f} {cost.tests:6}  {name}")
+                terminalreporter.write_line(
+                    f"{cost.processor_seconds:8.1f} {cost.seconds:8.1f} {cost.tests:6}  {name}"
+                )
 
     def _sum_up(self, depth: int) -> list[tuple[str, Cost]]:
         """Return the costs of directories, files or tests; the most expensive ones first."""

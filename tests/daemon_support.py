@@ -1,4 +1,5 @@
-"""Clients of a real daemon: each is a process of its own, with pipes, a home directory and a runtime directory.
+"""Clients of a real daemon: each is a process of its own, with pipes, a home directory and a
+runtime directory.
 
 `open_daemon_home` ends the daemon and checks that no process is left.
 """
@@ -41,7 +42,10 @@ MODULE = "onetool.server.daemon"
 
 @dataclass(frozen=True)
 class DaemonHome:
-    """A home directory with its own daemon. `home` is also the default working directory of clients."""
+    """A home directory with its own daemon.
+
+    `home` is also the default working directory of clients.
+    """
 
     home: Path
     runtime: Path
@@ -60,7 +64,9 @@ class DaemonHome:
         **variables: str,
     ) -> RawClient:
         """Start a client that sends raw messages. It is connected when its block begins."""
-        return RawClient(directory or self.home, (*command, *arguments), self.environment(**variables), hello)
+        return RawClient(
+            directory or self.home, (*command, *arguments), self.environment(**variables), hello
+        )
 
     def connect(
         self,
@@ -84,7 +90,11 @@ class DaemonHome:
     @property
     def daemons(self) -> list[int]:
         """The processes of daemons, also of those that drain."""
-        return [pid for pid, words in list_commands() if MODULE in words and words[-1].startswith(str(self.runtime))]
+        return [
+            pid
+            for pid, words in list_commands()
+            if MODULE in words and words[-1].startswith(str(self.runtime))
+        ]
 
     @property
     def daemon(self) -> int:
@@ -106,7 +116,9 @@ class DaemonHome:
     def stop(self) -> None:
         """End the daemon and check that all its processes end."""
         daemons = self.daemons
-        with ProcessWatch({process for pid in daemons for process in list_descendants(pid)}) as watch:
+        with ProcessWatch(
+            {process for pid in daemons for process in list_descendants(pid)}
+        ) as watch:
             for pid in daemons:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
@@ -123,7 +135,9 @@ class DaemonHome:
 @contextmanager
 def open_daemon_home(settings: str = "", **variables: str) -> Iterator[DaemonHome]:
     """Create a home directory in which clients share a daemon. No process of it is left at the end."""
-    folder = Path(tempfile.mkdtemp(prefix="otd-", dir="/tmp"))  # the path of a socket has at most 107 bytes
+    folder = Path(
+        tempfile.mkdtemp(prefix="otd-", dir="/tmp")
+    )  # the path of a socket has at most 107 bytes
     try:
         found = DaemonHome(folder / "home", folder / "run", variables)
         found.home.mkdir()
@@ -154,13 +168,17 @@ def list_processes_of(folder: Path) -> list[tuple[int, list[str]]]:
     for pid, words in list_commands():
         with contextlib.suppress(OSError):
             process = Path(f"/proc/{pid}")
-            texts = [*words, (process / "environ").read_text("utf-8", "replace"), str((process / "cwd").readlink())]
+            texts = [
+                *words,
+                (process / "environ").read_text("utf-8", "replace"),
+                str((process / "cwd").readlink()),
+            ]
             if any(str(folder) in text for text in texts):
                 found.append((pid, words))
     return found
 
 
-# --- raw connections --------------------------------------------------------------------------------------------------
+# --- raw connections ------------------------------------------------------------------------------
 
 
 def open_socket(path: Path) -> socket.socket:
@@ -179,9 +197,13 @@ def fill_backlog(path: Path, stack: contextlib.ExitStack) -> None:
             connection.connect(str(path))
 
 
-def send_with_descriptors(connection: socket.socket, data: bytes, descriptors: Sequence[int]) -> None:
+def send_with_descriptors(
+    connection: socket.socket, data: bytes, descriptors: Sequence[int]
+) -> None:
     rights = array.array("i", descriptors)
-    connection.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else [])
+    connection.sendmsg(
+        [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
+    )
 
 
 def read_reply(connection: socket.socket) -> dict[str, Any]:
@@ -201,7 +223,9 @@ def ask(path: Path, request: Mapping[str, Any], directory: str = "/") -> dict[st
         return read_reply(connection)
 
 
-def send_request(connection: socket.socket, request: Mapping[str, Any], directory: str = "/") -> None:
+def send_request(
+    connection: socket.socket, request: Mapping[str, Any], directory: str = "/"
+) -> None:
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY)
     try:
         data = json.dumps({"protocol": PROTOCOL, **request}).encode() + b"\n"
@@ -216,11 +240,16 @@ def text_of(answer: Mapping[str, Any]) -> str:
     return "\n".join(block["text"] for block in answer["result"]["content"])
 
 
-# --- installations ----------------------------------------------------------------------------------------------------
+# --- installations --------------------------------------------------------------------------------
 
 
-def make_installation(folder: Path, edits: Mapping[str, tuple[str, str]] | None = None) -> tuple[str, ...]:
-    """Create an environment with a copy of the program, in which texts of files are replaced. Return its command."""
+def make_installation(
+    folder: Path, edits: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[str, ...]:
+    """Create an environment with a copy of the program, in which texts of files are replaced.
+
+    Return its command.
+    """
     shutil.copytree(ROOT / "src", folder / "src")
     for name, (old, new) in (edits or {}).items():
         file = folder / "src" / "onetool" / name
@@ -231,7 +260,9 @@ def make_installation(folder: Path, edits: Mapping[str, tuple[str, str]] | None 
     packages.mkdir(parents=True)
     (folder / "venv" / "bin").mkdir()
     (folder / "venv" / "bin" / "python").symlink_to(Path(sys.executable).resolve())
-    (folder / "venv" / "pyvenv.cfg").write_text(f"home = {Path(sys.base_prefix) / 'bin'}\n", encoding="utf-8")
+    (folder / "venv" / "pyvenv.cfg").write_text(
+        f"home = {Path(sys.base_prefix) / 'bin'}\n", encoding="utf-8"
+    )
     shared = next(path for path in sys.path if path.endswith("site-packages"))
     (packages / "copy.pth").write_text(f"{folder / 'src'}\n{shared}\n", encoding="utf-8")
     code = "import sys; from onetool.cli.start import main; sys.exit(main())"
@@ -239,8 +270,13 @@ def make_installation(folder: Path, edits: Mapping[str, tuple[str, str]] | None 
 
 
 def make_environment(home: Path) -> dict[str, str]:
-    """Return the environment of a client that may use the shared server. The home directory needs a short path."""
-    return {name: value for name, value in environment(home).items() if name != "ONETOOL_STANDALONE"}
+    """Return the environment of a client that may use the shared server.
+
+    The home directory needs a short path.
+    """
+    return {
+        name: value for name, value in environment(home).items() if name != "ONETOOL_STANDALONE"
+    }
 
 
 class StdioClient:
@@ -248,7 +284,9 @@ class StdioClient:
 
     def __init__(self, home: Path, directory: Path, name: str) -> None:
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(CLIENT, cwd=directory, env=make_environment(home), stdin=pipe, stdout=pipe)
+        self._process = subprocess.Popen(
+            CLIENT, cwd=directory, env=make_environment(home), stdin=pipe, stdout=pipe
+        )
         info = {"name": name, "version": "1"}
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info}
         assert "result" in self.request("initialize", **hello)
@@ -258,7 +296,12 @@ class StdioClient:
         to, answers = self._process.stdin, self._process.stdout
         assert to is not None
         assert answers is not None
-        to.write(json.dumps({"jsonrpc": "2.0", "id": method, "method": method, "params": params}).encode() + b"\n")
+        to.write(
+            json.dumps(
+                {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
+            ).encode()
+            + b"\n"
+        )
         to.flush()
         answer: dict[str, Any] = json.loads(answers.readline())
         return answer

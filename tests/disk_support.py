@@ -59,7 +59,10 @@ def mount_disk(home: Path) -> Iterator[Disk]:
     place = home / ".onetool"
     place.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"none", str(place).encode(), b"tmpfs", 0, b"size=4m,nr_inodes=600,mode=755") != 0:
+    if (
+        libc.mount(b"none", str(place).encode(), b"tmpfs", 0, b"size=4m,nr_inodes=600,mode=755")
+        != 0
+    ):
         skip_or_fail(f"cannot mount a small file system: {os.strerror(ctypes.get_errno())}")
     try:
         yield Disk(home)

@@ -8,7 +8,13 @@ import re
 from collections.abc import Iterator
 from urllib.parse import quote, quote_plus
 
-SECRETS = ("sk-live-Abc123/xyz+==9", "pä\"ss\\wörd'1", "s3cr3t value&more<x>", "hunter2hunter2", "ghp_0123456789abcdef")
+SECRETS = (
+    "sk-live-Abc123/xyz+==9",
+    "pä\"ss\\wörd'1",
+    "s3cr3t value&more<x>",
+    "hunter2hunter2",
+    "ghp_0123456789abcdef",
+)
 
 
 def encodings(secret: str) -> Iterator[tuple[str, str]]:
@@ -21,11 +27,17 @@ def encodings(secret: str) -> Iterator[tuple[str, str]]:
     yield "quote plus", quote_plus(secret)
     yield "percent", "".join(f"%{byte:02X}" for byte in data)
     yield "percent lower", "".join(f"%{byte:02x}" for byte in data)
-    yield "percent mixed", "".join(f"%{ord(char):02x}" if char in "abcs3e-_" else char for char in secret)
+    yield (
+        "percent mixed",
+        "".join(f"%{ord(char):02x}" if char in "abcs3e-_" else char for char in secret),
+    )
     yield "percent twice", quote(quote(secret, safe=""), safe="")
     for offset in range(3):
         yield f"base64 at {offset}", base64.b64encode(b"x" * offset + data + b"behind").decode()
-        yield f"base64 at {offset} without padding", base64.urlsafe_b64encode(b"x" * offset + data).decode().rstrip("=")
+        yield (
+            f"base64 at {offset} without padding",
+            base64.urlsafe_b64encode(b"x" * offset + data).decode().rstrip("="),
+        )
     for width in (64, 76):
         text = base64.b64encode(b"x" * (width * 3 // 4 - 5) + data + b"behind" * 9).decode()
         lines = [text[at : at + width] for at in range(0, len(text), width)]
@@ -39,7 +51,10 @@ def encodings(secret: str) -> Iterator[tuple[str, str]]:
     yield "hex with colons", data.hex(":")
     yield "hex with spaces", data.hex(" ").upper()
     yield "hex in lines", data.hex(":", 1).replace(":", ":\n    ", 7)
-    yield "hex in lines without a space at the end", re.sub(r"((?:\w\w ){7}\w\w) ", r"\1\n", data.hex(" "))
+    yield (
+        "hex in lines without a space at the end",
+        re.sub(r"((?:\w\w ){7}\w\w) ", r"\1\n", data.hex(" ")),
+    )
     yield "html", html.escape(secret)
     yield "html twice", html.escape(html.escape(secret))
     yield "html decimal", "".join(f"&#{ord(char)};" for char in secret)

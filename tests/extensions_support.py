@@ -37,7 +37,11 @@ def write_secrets(folder: Path, text: str) -> None:
 
 @contextmanager
 def open_app_in(
-    home: Path, project: Path | None = None, *, log: Log | None = None, environment: Mapping[str, str] | None = None
+    home: Path,
+    project: Path | None = None,
+    *,
+    log: Log | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[App]:
     """Open OneTool in the directory of a project, or in the home directory without one."""
     onetool = OneTool(
@@ -45,5 +49,8 @@ def open_app_in(
         log=log or Log(),
         environment=environment,
     )
-    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(onetool) as app:
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(onetool) as app,
+    ):
         yield App(portal, app)

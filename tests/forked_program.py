@@ -1,9 +1,11 @@
-"""Start `onetool` by forking a process that has imported all of it, because tests start it thousands of times.
+"""Start `onetool` by forking a process that has imported all of it, because tests start it
+thousands of times.
 
-The result is a real process: a child of the test's process with its own pipes, environment, directory, session and exit
-status. Only the imports and the models of libraries, about half a second of processor time, are shared. `patch_popen`
-makes `subprocess.Popen` do it for commands that are `onetool` itself, also behind `env`, or one of `MODULES`. What a
-shell starts is started as usual, and so is what names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
+The result is a real process: a child of the test's process with its own pipes, environment,
+directory, session and exit status. Only the imports and the models of libraries, about half a
+second of processor time, are shared. `patch_popen` makes `subprocess.Popen` do it for commands that
+are `onetool` itself, also behind `env`, or one of `MODULES`. What a shell starts is started as
+usual, and so is what names its `executable`. With ONETOOL_NIGHTLY=1 everything is.
 
     python forked_program.py DESCRIPTOR    is the process that is forked; it reads requests from that socket
 """
@@ -35,17 +37,30 @@ from typing import Any, NoReturn
 
 ROOT = str(Path(__file__).parents[1])
 PROGRAM = str(Path(sys.executable).with_name("onetool"))
-MODULES = ("tests.e2e.arena", "tests.contract.storage_kinds")  # programs whose function `main` gets their arguments
+MODULES = (
+    "tests.e2e.arena",
+    "tests.contract.storage_kinds",
+)  # programs whose function `main` gets their arguments
 MAX_REQUEST_BYTES = 100_000
 CLONE_PARENT = 0x00008000
 CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 DECIDED_AT_START = ("PYTHON", "LC_", "LANG")  # Python reads these before it runs any code
-UNSUPPORTED = ("preexec_fn", "pass_fds", "shell", "executable", "gid", "gids", "uid", "umask", "process_group")
+UNSUPPORTED = (
+    "preexec_fn",
+    "pass_fds",
+    "shell",
+    "executable",
+    "gid",
+    "gids",
+    "uid",
+    "umask",
+    "process_group",
+)
 IMPORTED_LATER = ("anyio._backends._asyncio", "docstring_parser", "jsonschema_rs", "uv", "yaml")
 OriginalPopen = subprocess.Popen
 
 
-# --- in the test's process ----------------------------------------------------------------------------------------
+# --- in the test's process ------------------------------------------------------------------------
 
 
 class ForkingPopen(subprocess.Popen[Any]):
@@ -68,7 +83,11 @@ class ForkingPopen(subprocess.Popen[Any]):
 
 
 def patch_popen() -> None:
-    if sys.platform == "linux" and os.uname().machine in CLONE_NUMBERS and os.environ.get("ONETOOL_NIGHTLY") != "1":
+    if (
+        sys.platform == "linux"
+        and os.uname().machine in CLONE_NUMBERS
+        and os.environ.get("ONETOOL_NIGHTLY") != "1"
+    ):
         setattr(subprocess, "Popen", ForkingPopen)  # noqa: B010 - it is meant to be another class
 
 
@@ -82,11 +101,18 @@ def request_of(options: Mapping[str, Any]) -> bytes | None:
         while "=" in command[0]:
             name, _, value = command.pop(0).partition("=")
             env[name] = value
-    if command[0] != PROGRAM and not (command[:2] == [sys.executable, "-m"] and command[2] in MODULES):
+    if command[0] != PROGRAM and not (
+        command[:2] == [sys.executable, "-m"] and command[2] in MODULES
+    ):
         return None
-    if any(options[name] not in {None, False, (), -1} for name in UNSUPPORTED) or not options["close_fds"]:
+    if (
+        any(options[name] not in {None, False, (), -1} for name in UNSUPPORTED)
+        or not options["close_fds"]
+    ):
         return None
-    decided = {name for name in env if str(name).startswith(DECIDED_AT_START)} - {"PYTHONDONTWRITEBYTECODE"}
+    decided = {name for name in env if str(name).startswith(DECIDED_AT_START)} - {
+        "PYTHONDONTWRITEBYTECODE"
+    }
     if any(env[name] not in {os.environ.get(name), "C.UTF-8"} for name in decided):
         return None
     request = {
@@ -104,7 +130,9 @@ def request_of(options: Mapping[str, Any]) -> bytes | None:
 
 @functools.cache
 def start_server() -> "ProgramServer | None":
-    """Start the process that is forked, unless it runs already; where `Popen` does not fork there is none."""
+    """Start the process that is forked, unless it runs already; where `Popen` does not fork there
+    is none.
+    """
     return ProgramServer() if subprocess.Popen is ForkingPopen else None
 
 
@@ -135,7 +163,7 @@ class ProgramServer:
         self._process.wait()
 
 
-# --- in the process that is forked --------------------------------------------------------------------------------
+# --- in the process that is forked ----------------------------------------------------------------
 
 
 def serve(descriptor: int) -> None:
@@ -157,7 +185,8 @@ def serve(descriptor: int) -> None:
             if not request:
                 return
             assert threading.active_count() == 1, "a process with threads cannot be forked"
-            # its parent is ours, so that it is a child of the tests like any process that they start
+            # its parent is ours, so that it is a child of the tests like any process that they
+            # start
             child = syscall(number, CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0)
             if child == 0:
                 break
@@ -180,11 +209,15 @@ def import_everything() -> None:
             importlib.import_module(name)
     for module in pkgutil.walk_packages(onetool.__path__, "onetool."):
         importlib.import_module(module.name)
-    logging.root.handlers.clear()  # the demo's server, which is a program of its own, configures logging when imported
+    # the demo's server, which is a program of its own, configures logging when imported
+    logging.root.handlers.clear()
 
 
 async def rehearse() -> None:
-    """Serve a client once, because libraries build their models on first use. Nothing else of it is kept."""
+    """Serve a client once, because libraries build their models on first use.
+
+    Nothing else of it is kept.
+    """
     from mcp import Client
     from pydantic import BaseModel
 
@@ -219,14 +252,17 @@ def become(request: Mapping[str, Any], descriptors: list[int]) -> NoReturn:
     os.chdir(request["cwd"])
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old, raw = getattr(sys, name), open(number, "wb" if number else "rb", closefd=False)  # noqa: SIM115
-        new = io.TextIOWrapper(raw, old.encoding, old.errors, "\n", line_buffering=number == 2 or raw.isatty())
+        new = io.TextIOWrapper(
+            raw, old.encoding, old.errors, "\n", line_buffering=number == 2 or raw.isatty()
+        )
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
     sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
     random.seed()
     tempfile.tempdir = None  # that of the rehearsal
     status = run(request["argv"])
-    # what Python does at its end, except for taking everything apart, which costs as much as a small command
+    # what Python does at its end, except for taking everything apart, which costs as much as a
+    # small command
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -1,7 +1,10 @@
-"""A web server for tests, on loopback, with well-behaved and hostile pages. It records its requests.
+"""A web server for tests, on loopback, with well-behaved and hostile pages.
 
-It implements HTTP over asyncio in its own thread, because a proper server could not misbehave. `PAGES` are its pages;
-tests add others with `site.pages[path] = page`. With a `Certificate` it uses TLS.
+It records its requests.
+
+It implements HTTP over asyncio in its own thread, because a proper server could not misbehave.
+`PAGES` are its pages; tests add others with `site.pages[path] = page`. With a `Certificate` it uses
+TLS.
 """
 
 import asyncio
@@ -62,7 +65,9 @@ class Site:
     connections: int = 0
     open_connections: int = 0
     asked: threading.Event = field(default_factory=threading.Event)
-    hung_up: threading.Event = field(default_factory=threading.Event)  # a client disconnected before the response
+    hung_up: threading.Event = field(
+        default_factory=threading.Event
+    )  # a client disconnected before the response
 
     def url(self, path: str = "/echo", host: str = "127.0.0.1") -> str:
         return f"{self.scheme}://{host}:{self.port}{path}"
@@ -72,7 +77,9 @@ class Site:
         return self.requests[-1]
 
     def page(self, received: ReceivedRequest) -> Page:
-        known = self.pages.get(received.path) or self.pages.get(received.path.rpartition("/")[0] + "/")
+        known = self.pages.get(received.path) or self.pages.get(
+            received.path.rpartition("/")[0] + "/"
+        )
         known = known or self.pages.get(f"/{received.path.split('/')[1]}/**")
         return known or _missing
 
@@ -107,7 +114,9 @@ class _Serving:
         self._site.connections += 1
         self._site.open_connections += 1
         try:
-            with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError):
+            with suppress(
+                ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, asyncio.CancelledError
+            ):
                 while await self._answer(reader, writer):
                     pass
         finally:
@@ -146,14 +155,18 @@ async def _read_request(reader: asyncio.StreamReader) -> ReceivedRequest:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *lines = head.rstrip("\r\n").split("\r\n")
     method, target, _version = first.split(" ")
-    headers = tuple((name, value.strip()) for name, _, value in (line.partition(":") for line in lines))
+    headers = tuple(
+        (name, value.strip()) for name, _, value in (line.partition(":") for line in lines)
+    )
     length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
     parts = urlsplit(target)
     body = await reader.readexactly(length)
-    return ReceivedRequest(method, parts.path, parse_qs(parts.query, keep_blank_values=True), headers, body)
+    return ReceivedRequest(
+        method, parts.path, parse_qs(parts.query, keep_blank_values=True), headers, body
+    )
 
 
-# --- answers -----------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 def send_response(
@@ -188,7 +201,12 @@ async def _missing(_read_request: ReceivedRequest, writer: asyncio.StreamWriter)
 
 
 async def _status(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-    send_response(writer, received.argument.encode(), ("Content-Type", "text/plain"), status=int(received.argument))
+    send_response(
+        writer,
+        received.argument.encode(),
+        ("Content-Type", "text/plain"),
+        status=int(received.argument),
+    )
 
 
 async def _redirects(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -209,7 +227,9 @@ async def _loop(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) ->
 
 async def _bytes(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """/bytes/1000, with a length."""
-    send_response(writer, b"\0" * int(received.argument), ("Content-Type", "application/octet-stream"))
+    send_response(
+        writer, b"\0" * int(received.argument), ("Content-Type", "application/octet-stream")
+    )
 
 
 async def _stream(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -265,7 +285,9 @@ async def _never(_read_request: ReceivedRequest, _writer: asyncio.StreamWriter) 
 
 async def _headers(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     """/headers/1000: as many headers."""
-    send_response(writer, b"", *((f"X-{number}", "v" * 100) for number in range(int(received.argument))))
+    send_response(
+        writer, b"", *((f"X-{number}", "v" * 100) for number in range(int(received.argument)))
+    )
 
 
 async def _continue(_read_request: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -325,7 +347,7 @@ def page(body: bytes, *headers: tuple[str, str], status: int = 200) -> Page:
     return show
 
 
-# --- TLS ---------------------------------------------------------------------------------------------------
+# --- TLS ------------------------------------------------------------------------------------------
 
 
 class Certificate:
@@ -337,7 +359,9 @@ class Certificate:
         self._key = folder / "key.pem"
         self._key.write_bytes(
             key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
             )
         )
         self.file.write_bytes(_sign(key, names).public_bytes(serialization.Encoding.PEM))

@@ -1,7 +1,7 @@
 """httpbin on loopback, in its own process and environment.
 
-It needs its own environment: on Python 3.11 it requires an old version of greenlet. Its access log shows each request
-as received, which its responses do not.
+It needs its own environment: on Python 3.11 it requires an old version of greenlet. Its access log
+shows each request as received, which its responses do not.
 """
 
 import os
@@ -21,7 +21,13 @@ from tests.conftest import find_program
 from tests.proxy_support import CACHE, install_once
 from tests.support import TIMEOUT_SECONDS, eventually
 
-PYPI = {"httpbin": "0.10.4", "flask": "3.1.3", "werkzeug": "3.1.9", "flasgger": "0.9.7.1", "gunicorn": "27.0.0"}
+PYPI = {
+    "httpbin": "0.10.4",
+    "flask": "3.1.3",
+    "werkzeug": "3.1.9",
+    "flasgger": "0.9.7.1",
+    "gunicorn": "27.0.0",
+}
 LISTENING_PATTERN = re.compile(r"Listening at: http://127\.0\.0\.1:(\d+)")
 
 
@@ -65,7 +71,11 @@ class Httpbin:
 
     def _read_log(self, part: str) -> list[LoggedRequest]:
         lines = self.log.read_text(encoding="utf-8").splitlines()
-        return [request for request in (LoggedRequest(*line.split("\t")) for line in lines) if part in request.line]
+        return [
+            request
+            for request in (LoggedRequest(*line.split("\t")) for line in lines)
+            if part in request.line
+        ]
 
 
 @contextmanager
@@ -89,12 +99,14 @@ def httpbin(directory: Path) -> Iterator[Httpbin]:
         [*command, *logs, "httpbin:app"], cwd=directory, env=environment, start_new_session=True
     ) as server:
         try:
-            assert eventually(lambda: LISTENING_PATTERN.search(errors.read_text()), TIMEOUT_SECONDS * 3), (
-                errors.read_text()
-            )
+            assert eventually(
+                lambda: LISTENING_PATTERN.search(errors.read_text()), TIMEOUT_SECONDS * 3
+            ), errors.read_text()
             yield Httpbin(int(LISTENING_PATTERN.findall(errors.read_text())[0]), access)
         finally:
-            os.killpg(server.pid, signal.SIGKILL)  # including its workers, which may be sending a long response
+            os.killpg(
+                server.pid, signal.SIGKILL
+            )  # including its workers, which may be sending a long response
 
 
 def _install() -> Path:

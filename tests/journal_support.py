@@ -1,7 +1,9 @@
-"""Random programs on a bus with a gate, processes that die at a step of the journal, and a person who answers.
+"""Random programs on a bus with a gate, processes that die at a step of the journal, and a person
+who answers.
 
-A process is an event loop with its own `Runs` on a `MortalStore`, which ends it before or after one of its writes. The
-files survive it, as after a real kill (`test_run_store.py` kills real processes). The world counts what happened.
+A process is an event loop with its own `Runs` on a `MortalStore`, which ends it before or after one
+of its writes. The files survive it, as after a real kill (`test_run_store.py` kills real
+processes). The world counts what happened.
 """
 
 import asyncio
@@ -42,7 +44,9 @@ class ProcessEnd(BaseException):
 class MortalStore:
     """A run store of a process that ends at a write: before it is made, or directly after it."""
 
-    def __init__(self, store: RunStore, dies_at: int | None = None, *, is_written: bool = False) -> None:
+    def __init__(
+        self, store: RunStore, dies_at: int | None = None, *, is_written: bool = False
+    ) -> None:
         self.owner, self.is_dead = os.urandom(16).hex(), False
         self.on_death: Callable[[], object] = lambda: None
         self._store, self._dies_at, self._is_written = store, dies_at, is_written
@@ -73,7 +77,10 @@ class MortalStore:
 
 @dataclass(frozen=True)
 class FakeCall:
-    """A call of `fake.read`, `fake.write` or the idempotent `fake.put`. Values of writes are unique in a program."""
+    """A call of `fake.read`, `fake.write` or the idempotent `fake.put`.
+
+    Values of writes are unique in a program.
+    """
 
     tool: str
     value: int
@@ -118,7 +125,8 @@ class FakeTool:
         self.store.check()
         if Effect.WRITE not in self.effects:
             self.world.reads += 1
-            return f"read {self.world.reads}"  # another value each time: a replay must use the recorded one
+            # another value each time: a replay must use the recorded one
+            return f"read {self.world.reads}"
         self.world.happened[self.name, encode(params)] += 1
         await asyncio.sleep(0)
         self.store.check()
@@ -133,14 +141,21 @@ class ProgramRuns(Runs):
     """Runs whose code is a `Program` as JSON, which is executed without a cell."""
 
     async def execute(self, gate: Gate) -> Answer:
-        """Execute a program. Arguments contain earlier results, so that other results would be other calls."""
+        """Execute a program.
+
+        Arguments contain earlier results, so that other results would be other calls.
+        """
         context, after = ToolContext(run=RunScope(gate=gate)), ""
         for group in json.loads(gate.record.code):
             calls = (
-                self._bus.call_tool(f"fake.{name}", {"value": value, "after": after}, context) for name, value in group
+                self._bus.call_tool(f"fake.{name}", {"value": value, "after": after}, context)
+                for name, value in group
             )
             results = await asyncio.gather(*calls)
-            after = "; ".join(str(result.value if result.ok else type(result.error).__name__) for result in results)
+            after = "; ".join(
+                str(result.value if result.ok else type(result.error).__name__)
+                for result in results
+            )
         return Answer((after,), load_value=lambda: after)
 
 
@@ -158,14 +173,20 @@ class Ear(Log):
 
 
 class Process:
-    """One process. `start` begins a run and `resume` continues it; both return its state, or None if it was killed."""
+    """One process. `start` begins a run and `resume` continues it; both return its state, or None
+    if it was killed.
+    """
 
-    def __init__(self, world: World, store: MortalStore, chance: random.Random, agent: Agent = ASK_WRITES) -> None:
+    def __init__(
+        self, world: World, store: MortalStore, chance: random.Random, agent: Agent = ASK_WRITES
+    ) -> None:
         self._agent, self._world, self._store, self._chance = agent, world, store, chance
         self._answering = asyncio.Lock()
         self._bus = ToolBus()
         for name, effect in (("read", Effect.READ), ("write", Effect.WRITE), ("put", Effect.WRITE)):
-            self._bus.register_tool(FakeTool(f"fake.{name}", frozenset({effect}), name == "put", world, store))
+            self._bus.register_tool(
+                FakeTool(f"fake.{name}", frozenset({effect}), name == "put", world, store)
+            )
 
     def start(self, run_id: str, program: Program) -> RunState | None:
         return asyncio.run(self._live(run_id, program))
@@ -179,16 +200,22 @@ class Process:
         self._store.on_death = lambda: loop.call_soon_threadsafe(dead.set)
         log = Ear(lambda run_id: asyncio.ensure_future(self._answer(run_id)))
         self._runs = open_runs(self._store, self._bus, self._agent, kind=ProgramRuns, log=log)
-        work = asyncio.ensure_future(self._resume(run_id) if program is None else self._start(run_id, program))
+        work = asyncio.ensure_future(
+            self._resume(run_id) if program is None else self._start(run_id, program)
+        )
         ending = asyncio.ensure_future(dead.wait())
-        done, _ = await asyncio.wait({work, ending}, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            {work, ending}, timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
         assert done, "the run does not end"
         if self._store.is_dead:
             return None
         await work
         found = self._store.get_run(run_id)
         self._store.is_dead = True
-        return RunState.DONE if found is None else found.state  # a run without effects is not stored
+        return (
+            RunState.DONE if found is None else found.state
+        )  # a run without effects is not stored
 
     async def _start(self, run_id: str, program: Program) -> None:
         code = json.dumps([[[call.tool, call.value] for call in group] for group in program])
@@ -199,14 +226,16 @@ class Process:
         await self._answer(run_id)
         await self._runs.wait_for_end(run_id, "default", "", SECONDS)
 
-    # --- the person ---------------------------------------------------------------------------------------------------
+    # --- the person -------------------------------------------------------------------------------
 
     async def _answer(self, run_id: str) -> None:
         async with self._answering:
             await self._answer_all(run_id)
 
     async def _answer_all(self, run_id: str) -> None:
-        """Answer what waits: reject some values, approve the others, sometimes with a grant, and say what happened."""
+        """Answer what waits: reject some values, approve the others, sometimes with a grant, and
+        say what happened.
+        """
         pending: list[DurableCall] = self._store.list_calls(run_id, {CallState.PENDING})
         accepted = [call for call in pending if json.loads(call.arguments)["value"] != REJECTED]
         rejected = [call for call in pending if call not in accepted]
@@ -220,7 +249,9 @@ class Process:
             await self._decide(run_id, accepted, is_approved=True, grants=(grant,) if left else ())
         for call in self._store.list_calls(run_id, {CallState.UNKNOWN}):
             did_happen = self._world.happened[call.tool, call.arguments]
-            await self._runs.resolve(run_id, [call.number], "happened" if did_happen else "repeat", "ann", **PLACE)
+            await self._runs.resolve(
+                run_id, [call.number], "happened" if did_happen else "repeat", "ann", **PLACE
+            )
 
     async def _decide(self, run_id: str, calls: list[DurableCall], **answer: Any) -> None:
         numbers = tuple(call.number for call in calls)

@@ -56,10 +56,14 @@ class FakeProvider:
         return answer if isinstance(answer, Response) else completion(answer)
 
 
-def completion(text: str | None, *, finish_reason: str = "stop", tokens: object = TOKENS, **fields: Any) -> Response:
+def completion(
+    text: str | None, *, finish_reason: str = "stop", tokens: object = TOKENS, **fields: Any
+) -> Response:
     message = {"role": "assistant", "content": text, **fields}
     choice = {"index": 0, "message": message, "finish_reason": finish_reason}
-    return JSONResponse({"object": "chat.completion", "choices": [choice], "usage": {"total_tokens": tokens}})
+    return JSONResponse(
+        {"object": "chat.completion", "choices": [choice], "usage": {"total_tokens": tokens}}
+    )
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""A process that uses the tokens of a sign-in while they expire, for tests of refreshes in several processes.
+"""A process that uses the tokens of a sign-in while they expire, for tests of refreshes in several
+processes.
 
-`python -m tests.oauth_refresher HOME URL COUNT` prints the number of expiries it went through. Every tenth time, it
-calls the protected server.
+`python -m tests.oauth_refresher HOME URL COUNT` prints the number of expiries it went through.
+Every tenth time, it calls the protected server.
 """
 
 import asyncio
@@ -39,4 +40,6 @@ async def use_tokens(home: Path, url: str, count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{asyncio.run(use_tokens(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))}\n")
+    sys.stdout.write(
+        f"{asyncio.run(use_tokens(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))}\n"
+    )

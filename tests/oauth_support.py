@@ -23,7 +23,9 @@ from onetool.util.logging import Log
 URL = re.compile(r"https?://\S*code_challenge\S*")
 
 
-def configure_server(home: Path, server: AuthorizationServer, auth: Any = "oauth", **more: Any) -> None:
+def configure_server(
+    home: Path, server: AuthorizationServer, auth: Any = "oauth", **more: Any
+) -> None:
     """Write settings with the protected server `gh`."""
     settings = {"servers": {"gh": {"url": server.url, **({"auth": auth} if auth else {}), **more}}}
     configure(home, yaml.safe_dump(settings))
@@ -54,12 +56,17 @@ def read_url(process: "subprocess.Popen[str]") -> str:
 
 
 def login(home: Path, *arguments: str, user: str = "ada", paste: bool = False) -> str:
-    """Sign in with the command and return its output. With `paste`, the person pastes the callback URL."""
+    """Sign in with the command and return its output.
+
+    With `paste`, the person pastes the callback URL.
+    """
     with start_login(home, *arguments, "--no-browser") as process:
         url = read_url(process)
         if not paste:
             assert "Signed in" in approve(url, user).text
-        output, errors = process.communicate(f"{find_callback(url, user)}\n" if paste else None, timeout=40)
+        output, errors = process.communicate(
+            f"{find_callback(url, user)}\n" if paste else None, timeout=40
+        )
     assert process.returncode == 0, output + errors
     return output
 
@@ -75,7 +82,9 @@ def open_signed_app(folder: Path, settings: dict[str, Any], **options: Any) -> I
             yield App(portal, app)
 
 
-def sign_in(app: App, name: str = "gh", user: str = "ada", account: str = "", agent: str = "default") -> None:
+def sign_in(
+    app: App, name: str = "gh", user: str = "ada", account: str = "", agent: str = "default"
+) -> None:
     """Sign in within this process."""
 
     async def begin() -> str:

@@ -1,4 +1,6 @@
-"""OpenID providers for tests, on loopback: one that signs whatever a test wants, and a certified one from npm."""
+"""OpenID providers for tests, on loopback: one that signs whatever a test wants, and a certified
+one from npm.
+"""
 
 import base64
 import contextlib
@@ -28,7 +30,7 @@ SCRIPT: Final = Path(__file__).parent / "e2e" / "servers" / "provider.mjs"
 JSON_TYPE: Final = ("Content-Type", "application/json")
 
 
-# --- hand-signed JWTs ------------------------------------------------------------------------------------------------
+# --- hand-signed JWTs -----------------------------------------------------------------------------
 
 
 @dataclass
@@ -36,8 +38,12 @@ class JwtIssuer:
     """An issuer that signs any JWT. `site` records the requests for its documents."""
 
     site: Site
-    rsa_key: rsa.RSAPrivateKey = field(default_factory=lambda: rsa.generate_private_key(65537, 2048))
-    ec_key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
+    rsa_key: rsa.RSAPrivateKey = field(
+        default_factory=lambda: rsa.generate_private_key(65537, 2048)
+    )
+    ec_key: ec.EllipticCurvePrivateKey = field(
+        default_factory=lambda: ec.generate_private_key(ec.SECP256R1())
+    )
 
     @property
     def url(self) -> str:
@@ -47,14 +53,19 @@ class JwtIssuer:
         """Publish these keys, or both of its own, and a discovery document."""
         known = {"issuer": self.url, "jwks_uri": self.site.url(JWKS), **metadata}
         self.site.pages[DISCOVERY] = page(json.dumps(known).encode(), JSON_TYPE)
-        self.site.pages[JWKS] = page(json.dumps({"keys": [*(keys or self.jwks())]}).encode(), JSON_TYPE)
+        self.site.pages[JWKS] = page(
+            json.dumps({"keys": [*(keys or self.jwks())]}).encode(), JSON_TYPE
+        )
 
     def jwks(self) -> list[dict[str, Any]]:
         found: list[tuple[Any, Any, str]] = [
             (jwt.algorithms.RSAAlgorithm, self.rsa_key, "rsa"),
             (jwt.algorithms.ECAlgorithm, self.ec_key, "ec"),
         ]
-        return [{**json.loads(kind.to_jwk(key.public_key())), "kid": name, "use": "sig"} for kind, key, name in found]
+        return [
+            {**json.loads(kind.to_jwk(key.public_key())), "kid": name, "use": "sig"}
+            for kind, key, name in found
+        ]
 
     def claims(self, **changes: Any) -> dict[str, Any]:
         """Return valid claims with changes; None removes a claim."""
@@ -69,7 +80,9 @@ class JwtIssuer:
         }
         return {name: value for name, value in {**valid, **changes}.items() if value is not None}
 
-    def sign(self, headers: Mapping[str, Any] | None = None, algorithm: str = "RS256", **changes: Any) -> str:
+    def sign(
+        self, headers: Mapping[str, Any] | None = None, algorithm: str = "RS256", **changes: Any
+    ) -> str:
         key: Any = self.ec_key if algorithm.startswith("ES") else self.rsa_key
         head = {"kid": "ec" if algorithm.startswith("ES") else "rsa", **(headers or {})}
         head = {name: value for name, value in head.items() if value is not None}
@@ -78,11 +91,15 @@ class JwtIssuer:
     def sign_parts(self, header: str, claims: str) -> str:
         """Sign a header and claims that are any text, with the RSA key."""
         signed = f"{encode(header)}.{encode(claims)}"
-        signature = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256).sign(signed.encode(), self.rsa_key)
+        signature = jwt.algorithms.RSAAlgorithm(jwt.algorithms.RSAAlgorithm.SHA256).sign(
+            signed.encode(), self.rsa_key
+        )
         return f"{signed}.{encode(signature)}"
 
     def sign_with_public_key(self, encoding: Encoding) -> str:
-        """Return an HS256 signature whose key is the public key: a verifier that trusts `alg` accepts it."""
+        """Return an HS256 signature whose key is the public key: a verifier that trusts `alg`
+        accepts it.
+        """
         kind = PublicFormat.SubjectPublicKeyInfo
         secret = self.rsa_key.public_key().public_bytes(encoding, kind)
         signed = f"{encode(json.dumps({'alg': 'HS256', 'kid': 'rsa'}))}.{encode(json.dumps(self.claims()))}"
@@ -102,17 +119,22 @@ def serve_issuer() -> Iterator[JwtIssuer]:
         yield issuer
 
 
-# --- a certified provider --------------------------------------------------------------------------------------------
+# --- a certified provider -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Provider:
-    """A running oidc-provider. Everybody can sign in; the name is the subject, and `boss` is in the group `leads`."""
+    """A running oidc-provider.
+
+    Everybody can sign in; the name is the subject, and `boss` is in the group `leads`.
+    """
 
     url: str
 
     def sign_in(self, url: str, name: str) -> str:
-        """Follow an authorization URL as a person with this name, and return the URL of the callback."""
+        """Follow an authorization URL as a person with this name, and return the URL of the
+        callback.
+        """
         with httpx2.Client(trust_env=False, timeout=30) as browser:
             answer = browser.get(url)
             for _ in range(12):
@@ -124,7 +146,10 @@ class Provider:
                     continue
                 assert answer.status_code == 200, answer.text
                 prompt = "login" if 'name="login"' in answer.text else "consent"
-                form = {"prompt": prompt, **({"login": name, "password": "x"} if prompt == "login" else {})}
+                form = {
+                    "prompt": prompt,
+                    **({"login": name, "password": "x"} if prompt == "login" else {}),
+                }
                 action = answer.text.partition('action="')[2].partition('"')[0]
                 answer = browser.post(str(httpx2.URL(str(answer.url)).join(action)), data=form)
         raise AssertionError(f"no callback: {answer.text}")
@@ -134,14 +159,25 @@ class Provider:
 def serve_provider(folder: Path, redirect_url: str) -> Iterator[Provider]:
     """Start oidc-provider with node. Its client `onetool` has the secret `s3cr3t-of-the-client`."""
     modules = CACHE / "oidc"
-    command = [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(modules), OIDC_PROVIDER]
+    command = [
+        find_program("npm"),
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--prefix",
+        str(modules),
+        OIDC_PROVIDER,
+    ]
     install_once(modules, command, [OIDC_PROVIDER])
     script = folder / "provider.mjs"  # modules are searched beside the script
     script.write_text(SCRIPT.read_text("utf-8"), encoding="utf-8")
     (folder / "node_modules").symlink_to(modules / "node_modules")
     settings = json.dumps({"redirect": redirect_url})
     process = subprocess.Popen(
-        [find_program("node"), str(script), settings], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [find_program("node"), str(script), settings],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     try:
         assert process.stdout is not None

@@ -1,7 +1,8 @@
-"""Support for tests of OpenAPI documents: documents, arguments that fit a schema, and Prism as a validator.
+"""Support for tests of OpenAPI documents: documents, arguments that fit a schema, and Prism as a
+validator.
 
-Documents and Prism are installed from npm once for all runs. A request is built as in a call and sent to a mock server
-of the document.
+Documents and Prism are installed from npm once for all runs. A request is built as in a call and
+sent to a mock server of the document.
 """
 
 import http.client
@@ -64,7 +65,7 @@ VIOLATION = re.compile(r'\{"location":\["request"[^}]*"severity":"Error"[^}]*\}'
 Validation = tuple[int, str]
 
 
-# --- documents -----------------------------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 def packages() -> Path:
@@ -73,7 +74,15 @@ def packages() -> Path:
     requirements = [f"{name}@{version}" for name, version in NPM.items()]
     install_once(
         directory,
-        [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(directory), *requirements],
+        [
+            find_program("npm"),
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            str(directory),
+            *requirements,
+        ],
         requirements,
     )
     return directory / "node_modules"
@@ -84,9 +93,14 @@ def github() -> Path:
 
 
 def examples() -> list[Path]:
-    directories = [packages() / "@readme" / "oas-examples" / version for version in ("2.0", "3.0", "3.1")]
+    directories = [
+        packages() / "@readme" / "oas-examples" / version for version in ("2.0", "3.0", "3.1")
+    ]
     return sorted(
-        path for directory in directories for path in directory.rglob("*.*") if path.suffix in {".json", ".yaml"}
+        path
+        for directory in directories
+        for path in directory.rglob("*.*")
+        if path.suffix in {".json", ".yaml"}
     )
 
 
@@ -95,14 +109,21 @@ def build_document(
 ) -> dict[str, Any]:
     """Return a minimal document with this operation."""
     base = {"openapi": "3.0.3", "info": {"title": "Things", "version": "1.0"}}
-    rest = {"servers": [{"url": "https://api.example.com/v1"}], "paths": {path: {method: dict(operation)}}}
+    rest = {
+        "servers": [{"url": "https://api.example.com/v1"}],
+        "paths": {path: {method: dict(operation)}},
+    }
     return {**base, **rest, **more}
 
 
 def build_swagger(
     operation: Mapping[str, Any], path: str = "/things", method: str = "get", **more: Any
 ) -> dict[str, Any]:
-    base = {"swagger": "2.0", "info": {"title": "Things", "version": "1.0"}, "host": "api.example.com"}
+    base = {
+        "swagger": "2.0",
+        "info": {"title": "Things", "version": "1.0"},
+        "host": "api.example.com",
+    }
     return {**base, "basePath": "/v1", "paths": {path: {method: dict(operation)}}, **more}
 
 
@@ -116,7 +137,7 @@ def import_tool(document: Mapping[str, Any], **options: Any) -> dict[str, Any]:
     return tool
 
 
-# --- sample arguments ----------------------------------------------------------------------------------------------
+# --- sample arguments -----------------------------------------------------------------------------
 
 
 class Sampler:
@@ -135,11 +156,14 @@ class Sampler:
         if self._fits(values, self._schema):
             return values
         return {
-            name: values[name] if name in values else self.value(self._schema["properties"][name]) for name in required
+            name: values[name] if name in values else self.value(self._schema["properties"][name])
+            for name in required
         }
 
     def value(self, schema: Any, depth: int = 0) -> Any:
-        if not isinstance(schema, dict) or depth > MAX_DEPTH:  # a schema that requires itself has no finite value
+        if (
+            not isinstance(schema, dict) or depth > MAX_DEPTH
+        ):  # a schema that requires itself has no finite value
             return "text"
         if "$ref" in schema:
             return self.value(self._definitions[schema["$ref"].removeprefix("#/$defs/")], depth)
@@ -158,8 +182,14 @@ class Sampler:
         if "allOf" in schema:
             parts = [self.value(part, depth) for part in schema["allOf"]]
             rest = {key: value for key, value in schema.items() if key != "allOf"}
-            objects = [part for part in [*parts, self._build(rest, depth)] if isinstance(part, dict)]
-            return {key: value for part in objects for key, value in part.items()} if objects else parts[0]
+            objects = [
+                part for part in [*parts, self._build(rest, depth)] if isinstance(part, dict)
+            ]
+            return (
+                {key: value for part in objects for key, value in part.items()}
+                if objects
+                else parts[0]
+            )
         return self._build_type(_get_type(schema), schema, depth)
 
     def _alternative(self, schema: Mapping[str, Any], key: str, depth: int) -> Any:
@@ -167,7 +197,11 @@ class Sampler:
         for branch in sorted(
             schema[key], key=lambda branch: _get_type(branch) != "string"
         ):  # the same text fits no other
-            combined = self.value({**rest, **branch}, depth) if "$ref" not in branch else self.value(branch, depth)
+            combined = (
+                self.value({**rest, **branch}, depth)
+                if "$ref" not in branch
+                else self.value(branch, depth)
+            )
             if isinstance(combined, dict) and "required" in branch and "required" in rest:
                 combined = {**self.value(rest, depth), **combined}
             if self._fits(combined, schema):
@@ -196,7 +230,11 @@ class Sampler:
 
     def _list(self, schema: Mapping[str, Any], depth: int) -> list[Any]:
         item = self.value(schema.get("items", {}), depth + 1)
-        return [item] * max(1, schema.get("minItems", 1)) if depth < 5 or schema.get("minItems") else []
+        return (
+            [item] * max(1, schema.get("minItems", 1))
+            if depth < 5 or schema.get("minItems")
+            else []
+        )
 
     def _text(self, schema: Mapping[str, Any]) -> str:
         long: str = "a" * schema.get("minLength", 1)
@@ -210,21 +248,27 @@ class Sampler:
         return number
 
     def _fits(self, value: Any, schema: Mapping[str, Any]) -> bool:
-        validator = jsonschema_rs.validator_for({**schema, "$defs": self._definitions}, validate_formats=True)
+        validator = jsonschema_rs.validator_for(
+            {**schema, "$defs": self._definitions}, validate_formats=True
+        )
         return bool(validator.is_valid(value))
 
 
 def _get_type(schema: Mapping[str, Any]) -> str:
-    declared = schema.get("type", "object" if "properties" in schema or "required" in schema else "")
+    declared = schema.get(
+        "type", "object" if "properties" in schema or "required" in schema else ""
+    )
     kinds = declared if isinstance(declared, list) else [declared]
     return str(next((kind for kind in kinds if kind != "null"), "null"))
 
 
-# --- requests ------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def build_request(tool: Mapping[str, Any], args: Mapping[str, Any]) -> Request:
-    """Return the request of a call with these arguments and defaults. All secrets have the same value.
+    """Return the request of a call with these arguments and defaults.
+
+    All secrets have the same value.
 
     A file that is named by a path contains its path.
     """
@@ -253,7 +297,9 @@ class Prism:
         target = parts.path.removeprefix(base) + (f"?{parts.query}" if parts.query else "")
         connection.request(request.method, target or "/", request.content, dict(request.headers))
         answer = connection.getresponse()
-        found = VIOLATION.findall(answer.getheader("sl-violations") or "")  # truncated if there are many
+        found = VIOLATION.findall(
+            answer.getheader("sl-violations") or ""
+        )  # truncated if there are many
         text = answer.read().decode(errors="replace")
         connection.close()
         own_error = answer.status >= 400 and "stoplight.io/prism/errors" in text
@@ -264,10 +310,21 @@ class Prism:
 def run_prism(document: Path) -> Iterator[Prism]:
     port = free_port()
     script = packages() / "@stoplight" / "prism-cli" / "dist" / "index.js"
-    command = [find_program("node"), str(script), "mock", "--port", str(port), "--host", "127.0.0.1", str(document)]
+    command = [
+        find_program("node"),
+        str(script),
+        "mock",
+        "--port",
+        str(port),
+        "--host",
+        "127.0.0.1",
+        str(document),
+    ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            assert eventually(lambda: process.poll() is not None or _is_listening(port), 90), "prism does not start"
+            assert eventually(lambda: process.poll() is not None or _is_listening(port), 90), (
+                "prism does not start"
+            )
             assert process.poll() is None, "prism ended at once"
             yield Prism(port)
         finally:
@@ -285,8 +342,11 @@ def _is_listening(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def format_violation(tool: Mapping[str, Any], args: Mapping[str, Any], validation: Validation) -> str:
+def format_violation(
+    tool: Mapping[str, Any], args: Mapping[str, Any], validation: Validation
+) -> str:
     implementation = tool["httpImpl"]
     return (
-        f"{implementation['method']} {implementation['urlTemplate']} {json.dumps(args)[:500]}\n  {validation[1][:800]}"
+        f"{implementation['method']} {implementation['urlTemplate']} {json.dumps(args)[:500]}\n "
+        f" {validation[1][:800]}"
     )

@@ -1,7 +1,8 @@
 """A real PostgreSQL on loopback, in a temporary directory, as a user that is not root.
 
-The fixture `postgres_url` is the URL of a fresh database in a server that all pytest workers share (`postgres_server`).
-Tests that stop the server, or need durable writes, start their own with `run_postgres`.
+The fixture `postgres_url` is the URL of a fresh database in a server that all pytest workers share
+(`postgres_server`). Tests that stop the server, or need durable writes, start their own with
+`run_postgres`.
 """
 
 import fcntl
@@ -41,9 +42,16 @@ FAST: Mapping[str, object] = {"fsync": "off", "full_page_writes": "off"}
 
 
 def find_postgres(program: str) -> str:
-    """Return the path of a program of PostgreSQL. Debian does not link the server's programs to `/usr/bin`."""
-    versions = sorted(Path(DEBIAN_DIRECTORIES).glob("*/bin"), key=lambda path: -int(path.parent.name))
-    found = shutil.which(program, path=os.pathsep.join([*map(str, versions), os.environ.get("PATH", "")]))
+    """Return the path of a program of PostgreSQL.
+
+    Debian does not link the server's programs to `/usr/bin`.
+    """
+    versions = sorted(
+        Path(DEBIAN_DIRECTORIES).glob("*/bin"), key=lambda path: -int(path.parent.name)
+    )
+    found = shutil.which(
+        program, path=os.pathsep.join([*map(str, versions), os.environ.get("PATH", "")])
+    )
     return found or skip_or_fail(f"{program} of PostgreSQL is not installed")
 
 
@@ -84,13 +92,21 @@ class PostgresServer:
 
     def start(self) -> None:
         self._control(
-            "start", "-t", str(int(START_SECONDS)), "-l", str(self.directory / "log"), "-o", f"-p {self.port}"
+            "start",
+            "-t",
+            str(int(START_SECONDS)),
+            "-l",
+            str(self.directory / "log"),
+            "-o",
+            f"-p {self.port}",
         )
 
     def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
         self._control("stop", "-m", mode)
 
-    def execute(self, *statements: str, database: str = "postgres", user: str = SUPERUSER) -> list[Any]:
+    def execute(
+        self, *statements: str, database: str = "postgres", user: str = SUPERUSER
+    ) -> list[Any]:
         """Execute statements outside of a transaction and return the rows of the last one."""
         import psycopg
 
@@ -108,21 +124,40 @@ class PostgresServer:
         return name
 
     def _control(self, action: str, *arguments: str) -> None:
-        command = [find_postgres("pg_ctl"), action, "-w", "-s", "-D", str(self.directory / "data"), *arguments]
+        command = [
+            find_postgres("pg_ctl"),
+            action,
+            "-w",
+            "-s",
+            "-D",
+            str(self.directory / "data"),
+            *arguments,
+        ]
         try:
-            subprocess.run(command, check=True, cwd=self.directory, stdin=subprocess.DEVNULL, **_server_user())
+            subprocess.run(
+                command, check=True, cwd=self.directory, stdin=subprocess.DEVNULL, **_server_user()
+            )
         except subprocess.CalledProcessError as error:
             log = self.directory / "log"
             raise RuntimeError(log.read_text() if log.exists() else str(error)) from error
 
 
 def create_server(**settings: object) -> PostgresServer:
-    """Create and start a server in a new temporary directory. The caller ends it with `remove_server`."""
+    """Create and start a server in a new temporary directory.
+
+    The caller ends it with `remove_server`.
+    """
     user = _server_user()
     directory = Path(tempfile.mkdtemp(prefix="onetool-postgres-"))
     if user:
         os.chown(directory, user["user"], user["group"])
-    initialize = [find_postgres("initdb"), "--no-sync", "--auth=trust", f"--username={SUPERUSER}", "--encoding=UTF8"]
+    initialize = [
+        find_postgres("initdb"),
+        "--no-sync",
+        "--auth=trust",
+        f"--username={SUPERUSER}",
+        "--encoding=UTF8",
+    ]
     command = [*initialize, "--locale=C", "-D", str(directory / "data")]
     subprocess.run(command, check=True, cwd=directory, stdout=subprocess.DEVNULL, **user)
     lines = [f"{name} = '{value}'\n" for name, value in {**SETTINGS, **settings}.items()]
@@ -141,7 +176,10 @@ def remove_server(server: PostgresServer) -> None:
 
 @contextmanager
 def run_postgres(*, is_durable: bool = False, **settings: object) -> Iterator[PostgresServer]:
-    """Run a server of its own. With `is_durable`, committed data survives `stop("immediate")` and a power failure."""
+    """Run a server of its own.
+
+    With `is_durable`, committed data survives `stop("immediate")` and a power failure.
+    """
     server = create_server(**({} if is_durable else FAST), **settings)
     try:
         yield server
@@ -156,7 +194,10 @@ def share_server(factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     state = folder / "postgres.json"
-    with (folder / "postgres.lock").open("a") as starting, (folder / "postgres.users").open("a") as users:
+    with (
+        (folder / "postgres.lock").open("a") as starting,
+        (folder / "postgres.users").open("a") as users,
+    ):
         fcntl.flock(starting, fcntl.LOCK_EX)
         fcntl.flock(users, fcntl.LOCK_SH)
         if not state.exists():

@@ -29,7 +29,12 @@ PYPI = {
 
 def hostile_server(way: str, notes: Path | None = None, **settings: Any) -> dict[str, Any]:
     """Return the settings of a server that misbehaves in this way; see `servers/hostile.py`."""
-    return {"command": sys.executable, "args": [str(HOSTILE), way, str(notes or "/nowhere")], "timeout": 20, **settings}
+    return {
+        "command": sys.executable,
+        "args": [str(HOSTILE), way, str(notes or "/nowhere")],
+        "timeout": 20,
+        **settings,
+    }
 
 
 def node_modules() -> Path:
@@ -37,7 +42,17 @@ def node_modules() -> Path:
     folder = CACHE / "npm"
     wanted = [f"{name}@{version}" for name, version in NPM.items()]
     install_once(
-        folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), *wanted], wanted
+        folder,
+        [
+            find_program("npm"),
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--prefix",
+            str(folder),
+            *wanted,
+        ],
+        wanted,
     )
     return folder / "node_modules"
 
@@ -53,7 +68,10 @@ def python_server(name: str, *arguments: str, **settings: Any) -> dict[str, Any]
     python = folder / "bin" / "python"
     wanted = [f"{package}=={version}" for package, version in PYPI.items()]
     uv = find_program("uv")
-    install = f'"{uv}" venv -q --clear "{folder}" && "{uv}" pip install -q --python "{python}" {" ".join(wanted)}'
+    install = (
+        f'"{uv}" venv -q --clear "{folder}" && "{uv}" pip install -q --python "{python}"'
+        f" {' '.join(wanted)}"
+    )
     install_once(folder, ["/bin/sh", "-c", install], wanted)
     return {"command": str(folder / "bin" / name), "args": list(arguments), **settings}
 
@@ -65,6 +83,8 @@ def install_once(folder: Path, command: list[str], wanted: list[str]) -> None:
     with locked(CACHE / f"{folder.name}.lock"):
         if not note.exists() or note.read_text(encoding="utf-8") != content:
             # not in this repository, whose constraints uv would apply
-            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, cwd=CACHE)
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=300, cwd=CACHE
+            )
             assert done.returncode == 0, done.stdout + done.stderr
             note.write_text(content, encoding="utf-8")

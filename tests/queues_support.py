@@ -1,4 +1,6 @@
-"""Workers of queues: real processes with their own homes, settings and secrets, on the database of replicas."""
+"""Workers of queues: real processes with their own homes, settings and secrets, on the database of
+replicas.
+"""
 
 import json
 import subprocess
@@ -11,7 +13,11 @@ from tests.extensions_support import write_pack, write_secrets
 from tests.replicas_support import KEY
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment
 
-QUEUES = {"heavy": 30, "spare": 30, "brief": 2}  # packs with a queue of the same name, and their timeouts
+QUEUES = {
+    "heavy": 30,
+    "spare": 30,
+    "brief": 2,
+}  # packs with a queue of the same name, and their timeouts
 SECRET = "worker-secret-1"
 # `note` and `put` write to a file of the worker, so that a test sees each execution.
 HEAVY = """\

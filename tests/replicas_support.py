@@ -1,4 +1,6 @@
-"""Replicas: real servers, each with its own home, on one PostgreSQL and in the same working directory."""
+"""Replicas: real servers, each with its own home, on one PostgreSQL and in the same working
+directory.
+"""
 
 import json
 import os
@@ -69,7 +71,9 @@ def prepare_home(home: Path, work: Path, settings: str) -> None:
     configure(home, f"tools_dir: [{work / 'packs'}]\n{settings}")
     pack = work / "packs" / "notes"
     pack.mkdir(parents=True, exist_ok=True)
-    (pack / "notes_tools.py").write_text(NOTES.replace("Path(__file__).parents[3]", f"Path({str(work)!r})"))
+    (pack / "notes_tools.py").write_text(
+        NOTES.replace("Path(__file__).parents[3]", f"Path({str(work)!r})")
+    )
 
 
 @contextmanager
@@ -97,7 +101,9 @@ def start_replica(home: Path, work: Path, url: str, **variables: str) -> Iterato
 
 
 @contextmanager
-def start_replicas(directory: Path, url: str, count: int, settings: str = "") -> Iterator[list[Replica]]:
+def start_replicas(
+    directory: Path, url: str, count: int, settings: str = ""
+) -> Iterator[list[Replica]]:
     work = directory / "work"
     work.mkdir(exist_ok=True)
     with ExitStack() as stack:

@@ -95,7 +95,12 @@ class Rest:
 
 def draft(function: str = "sample.give") -> JsonObject:
     """Return the body of a tool that echoes its arguments."""
-    return {"displayName": "Now", "isEnabled": True, "type": "python", "pythonImpl": {"function": function}}
+    return {
+        "displayName": "Now",
+        "isEnabled": True,
+        "type": "python",
+        "pythonImpl": {"function": function},
+    }
 
 
 def http_draft(url: str, **impl: Any) -> JsonObject:
@@ -168,7 +173,7 @@ def make_client(url: str) -> httpx2.Client:
     return httpx2.Client(base_url=url, timeout=TIMEOUT_SECONDS * 3, trust_env=False)
 
 
-# --- in a separate process ---------------------------------------------------------------------------------------
+# --- in a separate process ------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -206,5 +211,7 @@ def raw(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
             received += chunk
     head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
+    }
     return int(first.split(" ")[1]), headers, body

@@ -1,4 +1,6 @@
-"""Stored runs, applications that run no code, and people who answer in a terminal, for tests of approvals."""
+"""Stored runs, applications that run no code, and people who answer in a terminal, for tests of
+approvals.
+"""
 
 import hashlib
 import json
@@ -36,7 +38,9 @@ NOWHERE = Path("/nowhere")  # a data directory in which nothing is stored
 IN_TERMINAL = ("/bin/sh", "-c", 'exec 3<>"$0"; exec "$@"')
 
 
-def make_call(number: int, tool: str, state: CallState = CallState.PENDING, **arguments: Any) -> DurableCall:
+def make_call(
+    number: int, tool: str, state: CallState = CallState.PENDING, **arguments: Any
+) -> DurableCall:
     text = json.dumps(arguments, sort_keys=True)
     return DurableCall(
         number=number,
@@ -56,7 +60,13 @@ def store_run(folder: Path, *calls: DurableCall, run_id: str = "", **fields: Any
     run_id = run_id or f"r_{os.urandom(16).hex()}"
     store = RunStore(folder)
     now = time.time()
-    given = {"agent": "default", "state": RunState.WAITING, "client": "test", "directory": str(folder), **fields}
+    given = {
+        "agent": "default",
+        "state": RunState.WAITING,
+        "client": "test",
+        "directory": str(folder),
+        **fields,
+    }
     code = "for n in range(3):\n    gh.create_issue(n=n)"
     store.put_run(RunRecord(run_id, code=code, at=now, expires=now + 3600, **given), calls)
     store.close()
@@ -76,7 +86,9 @@ def open_runs(
     log: Log | None = None,
     **options: Any,
 ) -> Runs:
-    """Return the runs of an application without settings files and tools, whose cells are never started."""
+    """Return the runs of an application without settings files and tools, whose cells are never
+    started.
+    """
     settings = Settings(agents={"default": agent})
     loaded = wrap_settings(settings, NOWHERE)
     agents = Agents(lambda *_: None)
@@ -84,7 +96,9 @@ def open_runs(
     redact = Redactor()
     state = open_files(loaded.directories)
     presenter = Presenter(settings.output, StoredResults.open(state, settings.output), redact)
-    runner = Runner(bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=state.snippets)
+    runner = Runner(
+        bus, Cells(CellLimits()), settings, presenter, projects={}, saved_snippets=state.snippets
+    )
     changes = Changes()
     changes.poll("runs", partial(run_sync, store.version))
     runs = kind(bus, agents, changes, None, set)
@@ -115,7 +129,9 @@ def answer_in_terminal(
     variables: Mapping[str, str] | None = None,
     on_question: Callable[[], object] = lambda: None,
 ) -> tuple[int, str]:
-    """Run a command with a controlling terminal, in which a person answers; standard input says yes."""
+    """Run a command with a controlling terminal, in which a person answers; standard input says
+    yes.
+    """
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*IN_TERMINAL, os.ttyname(theirs), PROGRAM, *arguments],

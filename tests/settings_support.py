@@ -1,4 +1,6 @@
-"""A server with settings files that people edit, in a thread, and clients with tokens of every scope."""
+"""A server with settings files that people edit, in a thread, and clients with tokens of every
+scope.
+"""
 
 import contextlib
 import json
@@ -20,7 +22,9 @@ from onetool.settings.settings_reader import examine_settings, read_settings
 from onetool.util.logging import Log
 from onetool.util.token_ids import hash_token
 
-TOKENS: Final = {scope: f"ot_{scope}-token-of-ada" for scope in ("use", "approve", "admin", "owner")}
+TOKENS: Final = {
+    scope: f"ot_{scope}-token-of-ada" for scope in ("use", "approve", "admin", "owner")
+}
 SETTINGS: Final = """\
 # Settings of the team
 servers:

@@ -27,7 +27,9 @@ class ResultStore(StoredResults):
         steady: Clock = read_steady_clock,
     ) -> None:
         files = ResultFiles(directory, ClockWatch(clock, steady))
-        super().__init__(files, ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota)
+        super().__init__(
+            files, ttl, preview_lines, clock=clock, search_seconds=search_seconds, quota=quota
+        )
 
 
 def open_media(

@@ -1,7 +1,8 @@
 """Helpers for all tests: OneTool in this process, its command line, and two kinds of MCP client.
 
-Nothing is mocked: cells and processes are real, and the MCP client is the official one. Tests are plain functions;
-asynchronous code runs in the event loop of a portal thread. Every process has its own home directory.
+Nothing is mocked: cells and processes are real, and the MCP client is the official one. Tests are
+plain functions; asynchronous code runs in the event loop of a portal thread. Every process has its
+own home directory.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ ISOLATION_ENVIRONMENT = {} if ISOLATION == "auto" else {"ONETOOL_EXECUTION__ISOL
 TIMEOUT_SECONDS = 40.0  # generous, because the machine may be busy
 
 
-# --- OneTool in this process -------------------------------------------------------------------------------
+# --- OneTool in this process ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class App:
     portal: BlockingPortal
     onetool: OneTool
 
-    def run(self, command: object, *, agent: str = "default", output: RunOutput | None = None) -> Answer:
+    def run(
+        self, command: object, *, agent: str = "default", output: RunOutput | None = None
+    ) -> Answer:
         return self.portal.call(self.onetool.runs.run, command, Caller(agent), output)
 
     def start(self, command: str) -> Future[Answer]:
@@ -78,8 +81,12 @@ class App:
         assert answer.is_error, answer.text
         return answer.blocks[-1]
 
-    def call(self, name: str, params: Mapping[str, Any] | None = None, agent: str = "default") -> Result:
-        result: Result = self.portal.call(self.onetool.bus.call_tool, name, params, self.onetool.context(agent))
+    def call(
+        self, name: str, params: Mapping[str, Any] | None = None, agent: str = "default"
+    ) -> Result:
+        result: Result = self.portal.call(
+            self.onetool.bus.call_tool, name, params, self.onetool.context(agent)
+        )
         return result
 
 
@@ -87,7 +94,9 @@ class App:
 def open_app(
     settings: Mapping[str, Any] | None = None, tools: Iterable[object] = (), log: Log | None = None
 ) -> Iterator[App]:
-    """Open OneTool with these settings and tools, in a temporary directory and, by default, without a log."""
+    """Open OneTool with these settings and tools, in a temporary directory and, by default, without
+    a log.
+    """
     with TemporaryDirectory() as folder, start_blocking_portal("asyncio") as portal:
         execution = {"isolation": ISOLATION, **(settings or {}).get("execution", {})}
         valid = Settings.model_validate({**(settings or {}), "execution": execution})
@@ -98,18 +107,24 @@ def open_app(
             yield App(portal, app)
 
 
-# --- OneTool in a separate process -----------------------------------------------------------------------
+# --- OneTool in a separate process ----------------------------------------------------------------
 
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of a process, with its own home and temporary directories.
 
-    The settings of uv are passed on, and its cache is shared by all tests. Tests of the daemon start it themselves.
+    The settings of uv are passed on, and its cache is shared by all tests. Tests of the daemon
+    start it themselves.
     """
     scratch_directory(home).mkdir(parents=True, exist_ok=True)
     cache = os.environ.get("UV_CACHE_DIR") or str(Path("~/.cache/uv").expanduser())
     own = {"HOME": str(home), "TMPDIR": str(scratch_directory(home)), "UV_CACHE_DIR": cache}
-    return {**make_uv_environment(os.environ), **own, **ISOLATION_ENVIRONMENT, "ONETOOL_STANDALONE": "1"}
+    return {
+        **make_uv_environment(os.environ),
+        **own,
+        **ISOLATION_ENVIRONMENT,
+        "ONETOOL_STANDALONE": "1",
+    }
 
 
 def scratch_directory(home: Path) -> Path:
@@ -169,13 +184,20 @@ def connect(
     env: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Iterator[Connection]:
-    """Start a server and connect to it. `auto` uses the protocol of 2026, `legacy` starts with a handshake.
+    """Start a server and connect to it.
+
+    `auto` uses the protocol of 2026, `legacy` starts with a handshake.
 
     `options` are those of the client, such as its callbacks.
     """
     variables = dict(env or environment(home))
-    server = StdioServerParameters(command=command[0], args=list(command[1:]), env=variables, cwd=home)
-    with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
+    server = StdioServerParameters(
+        command=command[0], args=list(command[1:]), env=variables, cwd=home
+    )
+    with (
+        (home / "stderr").open("a", encoding="utf-8") as errors,
+        start_blocking_portal("asyncio") as portal,
+    ):
         client = Client(stdio_client(server, errors), mode=mode, **options)
         manager = portal.wrap_async_context_manager(client)
         forked_program.start_server()  # a child process too
@@ -194,7 +216,8 @@ def get_texts(result: CallToolResult) -> list[str]:
     return [block.text for block in result.content if isinstance(block, TextContent)]
 
 
-# A neighbor that waits for its WebAssembly sandbox also counts what threads of the server do in the meantime.
+# A neighbor that waits for its WebAssembly sandbox also counts what threads of the server do in the
+# meantime.
 MAX_DELAY_SECONDS = 0.25 if ISOLATION == "auto" else 1.0
 NEIGHBOR_PAUSE_SECONDS = 0.02  # less would be most of the processor time of many tests
 
@@ -205,15 +228,23 @@ def run_attack(client: Connection, code: str) -> str:
 
 
 def run_beside_neighbor(client: Connection, attacking: Future[T]) -> T:
-    """Return the result of a call. Meanwhile, a neighbor must never wait for long (longer on a slow machine)."""
+    """Return the result of a call.
+
+    Meanwhile, a neighbor must never wait for long (longer on a slow machine).
+    """
     return watch_neighbor(client.server, attacking, lambda: get_texts(client.run("1 + 1")) == ["2"])
 
 
 def watch_neighbor(process: int, attacking: Future[T], ask: Callable[[], bool]) -> T:
-    """Return the result of a call. Until it ends, a neighbor asks again and again, with short pauses."""
+    """Return the result of a call.
+
+    Until it ends, a neighbor asks again and again, with short pauses.
+    """
     delays: list[float] = []
     while not delays or not wait([attacking], NEIGHBOR_PAUSE_SECONDS).done:
-        delays.append(measure_delay(process, ask) + NEIGHBOR_PAUSE_SECONDS)  # it may have been delayed before it asked
+        delays.append(
+            measure_delay(process, ask) + NEIGHBOR_PAUSE_SECONDS
+        )  # it may have been delayed before it asked
     assert max(delays) < MAX_DELAY_SECONDS or max(delays) < measure_loop(), delays
     return attacking.result()
 
@@ -221,8 +252,9 @@ def watch_neighbor(process: int, attacking: Future[T], ask: Callable[[], bool]) 
 def measure_delay(process: int, ask: Callable[[], bool]) -> float:
     """Return how long a neighbor waits for its answer, which must be right.
 
-    On a busy machine, it is the processor time of the server instead: unlike a clock, that does not count what else the
-    machine does, but it counts what other threads of the server do on another core.
+    On a busy machine, it is the processor time of the server instead: unlike a clock, that does not
+    count what else the machine does, but it counts what other threads of the server do on another
+    core.
     """
     started = time.perf_counter()
     processor_started = cpu_seconds(process)
@@ -231,7 +263,9 @@ def measure_delay(process: int, ask: Callable[[], bool]) -> float:
 
 
 def measure_loop() -> float:
-    """Return the processor time of five million steps in Python: 0.4 s on a fast machine, 0.8 s on a busy one."""
+    """Return the processor time of five million steps in Python: 0.4 s on a fast machine, 0.8 s on
+    a busy one.
+    """
     started = time.thread_time()
     total = 0
     for step in range(5_000_000):
@@ -241,7 +275,9 @@ def measure_loop() -> float:
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Disable the garbage collector, which takes longer the more objects other tests have left, in any thread."""
+    """Disable the garbage collector, which takes longer the more objects other tests have left, in
+    any thread.
+    """
     gc.disable()
     try:
         yield
@@ -250,7 +286,8 @@ def without_collections() -> Iterator[None]:
 
 
 def measure_seconds(work: Callable[[], object], enough: float = 0.0, times: int = 3) -> float:
-    """Return the processor time that the work takes in this thread: the least of several measurements.
+    """Return the processor time that the work takes in this thread: the least of several
+    measurements.
 
     Whatever disturbs a measurement only adds to it. The first one that is below `enough` ends them.
     """
@@ -266,7 +303,8 @@ def measure_seconds(work: Callable[[], object], enough: float = 0.0, times: int 
 
 
 def is_within(seconds: float, act: Callable[[], object], times: int = 3) -> bool:
-    """Return whether an action of other processes takes less than this time, in one of several attempts.
+    """Return whether an action of other processes takes less than this time, in one of several
+    attempts.
 
     A busy machine delays attempts, but not always all of them.
     """
@@ -280,7 +318,12 @@ def is_within(seconds: float, act: Callable[[], object], times: int = 3) -> bool
 
 def cpu_seconds(process: int) -> float:
     """Return the CPU time that all threads of a process have used."""
-    fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    fields = (
+        Path(f"/proc/{process}/stat")
+        .read_text(encoding="ascii", errors="replace")
+        .rpartition(")")[2]
+        .split()
+    )
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -290,7 +333,9 @@ def list_children(process: int) -> set[int]:
 
 
 class RawClient:
-    """A client that writes raw messages to the pipes of a server, to send what no proper client would send."""
+    """A client that writes raw messages to the pipes of a server, to send what no proper client
+    would send.
+    """
 
     def __init__(
         self,
@@ -317,7 +362,12 @@ class RawClient:
 
     def __enter__(self) -> Self:
         client = {"name": "wire", "version": "1"}
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client, **self._hello}
+        hello = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": client,
+            **self._hello,
+        }
         self.request("initialize", hello)
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         return self
@@ -356,7 +406,9 @@ class RawClient:
     def ask(self, method: str, params: Mapping[str, Any] | None = None) -> int:
         """Send a request without waiting for the response. Return its ID."""
         self._last_id += 1
-        self.send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": dict(params or {})})
+        self.send(
+            {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": dict(params or {})}
+        )
         return self._last_id
 
     def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -370,10 +422,12 @@ class RawClient:
         return self.request("tools/call", {"name": "run", "arguments": {"command": command}})
 
 
-# --- processes ---------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
-def eventually(check: Callable[[], object], seconds: float = TIMEOUT_SECONDS, *, pause: float = 0.005) -> bool:
+def eventually(
+    check: Callable[[], object], seconds: float = TIMEOUT_SECONDS, *, pause: float = 0.005
+) -> bool:
     """Return whether the check becomes true in time, for changes that another process makes."""
     deadline = time.monotonic() + seconds
     while not check():
@@ -411,7 +465,9 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 class ProcessWatch:
-    """Handles of processes, which tell whether these have ended even if their process IDs are reused."""
+    """Handles of processes, which tell whether these have ended even if their process IDs are
+    reused.
+    """
 
     def __init__(self, processes: Iterable[int]) -> None:
         self._handles = [handle for process in processes for handle in _handle(process)]
@@ -434,7 +490,7 @@ def _handle(process: int) -> list[int]:
         return []
 
 
-# --- tools -------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 def make_tool(name: str) -> Any:

@@ -1,4 +1,6 @@
-"""The topology of `deploy/local`: PostgreSQL, nginx and replicas as processes, with a pack that writes notes."""
+"""The topology of `deploy/local`: PostgreSQL, nginx and replicas as processes, with a pack that
+writes notes.
+"""
 
 import os
 import signal
@@ -66,10 +68,18 @@ def run_topology(count: int, settings: str) -> Iterator[Cluster]:
         work = directory / "work"
         pack = work / "packs" / "notes"
         pack.mkdir(parents=True)
-        (pack / "notes_tools.py").write_text(NOTES.replace("Path(__file__).parents[3]", f"Path({str(work)!r})"))
-        variables = {name: value for name, value in environment(directory).items() if name not in {"HOME", "TMPDIR"}}
+        (pack / "notes_tools.py").write_text(
+            NOTES.replace("Path(__file__).parents[3]", f"Path({str(work)!r})")
+        )
+        variables = {
+            name: value
+            for name, value in environment(directory).items()
+            if name not in {"HOME", "TMPDIR"}
+        }
         text = f"tools_dir: [{work / 'packs'}]\n{settings}"
-        topology = Topology(directory, program=PROGRAM, settings=text, variables=variables, postgres=FAST)
+        topology = Topology(
+            directory, program=PROGRAM, settings=text, variables=variables, postgres=FAST
+        )
         try:
             topology.up(count, has_worker=False)
             cluster = Cluster(topology, count)

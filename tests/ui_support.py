@@ -1,6 +1,7 @@
 """The admin UI in a real browser: Chromium, a server with tools of every kind, and screenshots.
 
-`ONETOOL_SCREENSHOTS` is the directory for screenshots; the default is the temporary directory of the test.
+`ONETOOL_SCREENSHOTS` is the directory for screenshots; the default is the temporary directory of
+the test.
 """
 
 import base64
@@ -51,7 +52,12 @@ EVERYTHING: Final[JsonObject] = {
     "required": ["title", "kind", "place", "maybe"],
     "additionalProperties": False,
     "properties": {
-        "title": {"type": "string", "minLength": 3, "maxLength": 40, "description": "Name of the item"},
+        "title": {
+            "type": "string",
+            "minLength": 3,
+            "maxLength": 40,
+            "description": "Name of the item",
+        },
         "kind": {"enum": ["small", "large", 3, None], "description": "One of a few values"},
         "count": {"type": "integer", "minimum": 1, "maximum": 10, "default": 2},
         "ratio": {"type": "number", "exclusiveMinimum": 0, "multipleOf": 0.5},
@@ -60,7 +66,12 @@ EVERYTHING: Final[JsonObject] = {
         "mail": {"type": "string", "format": "email"},
         "code": {"type": "string", "pattern": "^[A-Z]{3}$"},
         "maybe": {"type": ["string", "null"]},
-        "labels": {"type": "array", "items": {"type": "string"}, "maxItems": 3, "uniqueItems": True},
+        "labels": {
+            "type": "array",
+            "items": {"type": "string"},
+            "maxItems": 3,
+            "uniqueItems": True,
+        },
         "points": {"type": "array", "items": {"$ref": "#/$defs/Point"}},
         "place": {
             "type": "object",
@@ -88,12 +99,15 @@ EVERYTHING: Final[JsonObject] = {
             "required": ["x", "y"],
             "properties": {"x": {"type": "number"}, "y": {"type": "number"}},
         },
-        "Node": {"type": "object", "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}}},
+        "Node": {
+            "type": "object",
+            "properties": {"name": {"type": "string"}, "next": {"$ref": "#/$defs/Node"}},
+        },
     },
 }
 
 
-# --- tools -----------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 class _Echo:
@@ -109,13 +123,19 @@ def _find(words: str, limit: int = 5) -> list[dict[str, Any]]:
         words: Search text
         limit: Maximum number of items
     """
-    return [{"name": f"{words} {n}", "price": n * 1.5, "inStock": n % 2 == 0} for n in range(1, limit + 1)]
+    return [
+        {"name": f"{words} {n}", "price": n * 1.5, "inStock": n % 2 == 0}
+        for n in range(1, limit + 1)
+    ]
 
 
 @tool("shop.tree")
 def _tree() -> dict[str, Any]:
     """Return nested data."""
-    return {"shop": {"shelves": [{"name": "left", "boxes": [1, 2, 3]}, {"name": "right", "boxes": []}]}, "open": True}
+    return {
+        "shop": {"shelves": [{"name": "left", "boxes": [1, 2, 3]}, {"name": "right", "boxes": []}]},
+        "open": True,
+    }
 
 
 @tool("shop.picture")
@@ -179,7 +199,14 @@ def make_hostile_schema() -> JsonObject:
             "rows": {"$ref": "#/$defs/Row"},
             "self": {"$ref": "#/$defs/Self"},
             "choice": {"enum": [f"option {n}" for n in range(20_000)]},
-            "odd": {"type": 5, "properties": [], "required": "x", "enum": "abc", "items": 7, "anyOf": {}},
+            "odd": {
+                "type": 5,
+                "properties": [],
+                "required": "x",
+                "enum": "abc",
+                "items": 7,
+                "anyOf": {},
+            },
             "nothing": False,
             "anything": True,
             "__proto__": {"type": "string"},
@@ -203,13 +230,25 @@ def make_hostile_schema() -> JsonObject:
 def shop_tools() -> Iterable[object]:
     """Yield the tools of a shop, and hostile tools."""
     yield from (_find, _tree, _picture, _pictures, _text, _fail, _wait, _hostile)
-    yield Tool("shop.everything", _Echo(), Schema.from_json(EVERYTHING), description="A field of every type.")
-    yield Tool("hostile.schema", _Echo(), Schema.from_json(make_hostile_schema()), description="Endless.")
+    yield Tool(
+        "shop.everything",
+        _Echo(),
+        Schema.from_json(EVERYTHING),
+        description="A field of every type.",
+    )
+    yield Tool(
+        "hostile.schema", _Echo(), Schema.from_json(make_hostile_schema()), description="Endless."
+    )
     yield Tool(
         "hostile.words",
         _Echo(),
         Schema.from_json(
-            {"type": "object", "properties": {SCRIPT: {"type": "string", "description": SCRIPT, "default": SCRIPT}}}
+            {
+                "type": "object",
+                "properties": {
+                    SCRIPT: {"type": "string", "description": SCRIPT, "default": SCRIPT}
+                },
+            }
         ),
         description=f"{SCRIPT} {REVERSED}\n\n{'long ' * 1000}",
         returns=SCRIPT,
@@ -219,7 +258,9 @@ def shop_tools() -> Iterable[object]:
 
 def make_tools(count: int) -> Iterable[Tool]:
     """Yield tools in packs of 100."""
-    schema = Schema.from_json({"type": "object", "properties": {"id": {"type": "integer"}, "text": {"type": "string"}}})
+    schema = Schema.from_json(
+        {"type": "object", "properties": {"id": {"type": "integer"}, "text": {"type": "string"}}}
+    )
     for number in range(count):
         name = f"bulk{number // 100:03}.action_{number % 100:02}"
         yield Tool(
@@ -232,14 +273,21 @@ def make_tools(count: int) -> Iterable[Tool]:
 
 def red_square() -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     rows = (b"\0" + b"\xc0\x30\x30" * 48) * 48
     head = struct.pack(">IIBBBBB", 48, 48, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
 
 
-# --- the browser -----------------------------------------------------------------------------------------------------
+# --- the browser ----------------------------------------------------------------------------------
 
 
 @dataclass
@@ -270,11 +318,17 @@ class Visit:
 
     @property
     def foreign(self) -> list[str]:
-        return [address for address in self.requests if not address.startswith((self.url, "data:", "blob:"))]
+        return [
+            address
+            for address in self.requests
+            if not address.startswith((self.url, "data:", "blob:"))
+        ]
 
 
 def find_browser() -> str:
-    """Return the path of Chromium, if possible of its headless shell, which takes about half the processor time."""
+    """Return the path of Chromium, if possible of its headless shell, which takes about half the
+    processor time.
+    """
     return shutil.which("chromium-headless-shell") or find_program("chromium")
 
 
@@ -291,7 +345,9 @@ def launch_chromium() -> Iterator[Browser]:
 
 
 @contextlib.contextmanager
-def open_page(browser: Browser, url: str, folder: Path, place: str = "", **options: Any) -> Iterator[Visit]:
+def open_page(
+    browser: Browser, url: str, folder: Path, place: str = "", **options: Any
+) -> Iterator[Visit]:
     """Open the UI in a new tab. Errors in it, and requests to other hosts, fail the test."""
     context: BrowserContext = browser.new_context(viewport=options.pop("viewport", WIDE), **options)
     context.set_default_timeout(TIMEOUT_SECONDS * 1000)
@@ -299,7 +355,10 @@ def open_page(browser: Browser, url: str, folder: Path, place: str = "", **optio
     visit = Visit(page, url, folder)
     page.on("pageerror", lambda error: visit.errors.append(str(error)))
     page.on(
-        "console", lambda message: visit.errors.append(message.text) if _is_error(message.type, message.text) else None
+        "console",
+        lambda message: (
+            visit.errors.append(message.text) if _is_error(message.type, message.text) else None
+        ),
     )
     page.on("request", lambda request: visit.requests.append(request.url))
     try:
@@ -313,7 +372,9 @@ def open_page(browser: Browser, url: str, folder: Path, place: str = "", **optio
 
 @contextlib.contextmanager
 def check_tasks(visit: Visit) -> Iterator[None]:
-    """Fail if a task of the page takes longer than 100 ms of processor time, which other programs do not lengthen."""
+    """Fail if a task of the page takes longer than 100 ms of processor time, which other programs
+    do not lengthen.
+    """
     browser = visit.page.context.browser
     assert browser is not None
     browser.start_tracing(page=visit.page, categories=["toplevel"])
@@ -321,7 +382,11 @@ def check_tasks(visit: Visit) -> Iterator[None]:
         yield
     finally:
         events = json.loads(browser.stop_tracing())["traceEvents"]
-    names = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    names = {
+        (each["pid"], each["tid"]): each["args"]["name"]
+        for each in events
+        if each["name"] == "thread_name"
+    }
     tasks = [
         each["tdur"] / 1000
         for each in events
@@ -334,7 +399,10 @@ def check_tasks(visit: Visit) -> Iterator[None]:
 
 
 def _is_error(kind: str, text: str) -> bool:
-    """Tell whether a console message is an error. Rejected requests are logged as "Failed to load resource"."""
+    """Tell whether a console message is an error.
+
+    Rejected requests are logged as "Failed to load resource".
+    """
     return kind in {"error", "warning"} and "Failed to load resource" not in text
 
 
@@ -348,7 +416,9 @@ def install_axe() -> Path:
     """Return the path of axe, which checks accessibility. Installs it on first use."""
     folder = CACHE / "axe"
     install_once(
-        folder, [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE], [AXE]
+        folder,
+        [find_program("npm"), "install", "--no-audit", "--no-fund", "--prefix", str(folder), AXE],
+        [AXE],
     )
     return folder / "node_modules" / "axe-core" / "axe.min.js"
 

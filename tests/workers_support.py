@@ -79,15 +79,24 @@ def open_workers(
         log=Log(folder / "log"),
         environment={**uv_environment(), **known},
     )
-    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(onetool) as opened:
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(onetool) as opened,
+    ):
         yield Workers(App(portal, opened), folder)
 
 
 @cache
 def uv_environment() -> dict[str, str]:
     """Return the environment for uv; its cache is shared, so that packages are fetched once."""
-    passed = {name: value for name, value in os.environ.items() if name in PASSED_VARIABLES or name.startswith("UV_")}
-    cache_folder = subprocess.run(["uv", "cache", "dir"], capture_output=True, text=True, check=True).stdout.strip()
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in PASSED_VARIABLES or name.startswith("UV_")
+    }
+    cache_folder = subprocess.run(
+        ["uv", "cache", "dir"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     return {**passed, "UV_CACHE_DIR": cache_folder}
 
 

@@ -1,7 +1,8 @@
 """The four ways to reach the same tools: `direct`, `search`, `code` and `code-cold`.
 
-Each arm plays a task with its known calls against real servers and counts what a model would have received. It makes
-the fewest rounds that the answers allow. After the calls of a turn, one more request reads the last answers.
+Each arm plays a task with its known calls against real servers and counts what a model would have
+received. It makes the fewest rounds that the answers allow. After the calls of a turn, one more
+request reads the last answers.
 """
 
 import re
@@ -20,7 +21,10 @@ HANDLE = re.compile(r"handle[\"'=:\s]+([\w-]{8,})")
 
 
 class Arm(ABC):
-    """One way to reach the tools of a world. `fixed` is what every request carries: definitions and instructions."""
+    """One way to reach the tools of a world.
+
+    `fixed` is what every request carries: definitions and instructions.
+    """
 
     name: ClassVar[str]
 
@@ -80,7 +84,10 @@ class OneToolArm(Arm):
         handles = HANDLE.findall(self.meter.text)
         if hidden and handles:
             await self._run_round(
-                "\n".join(f"print(ot.result(handle={handles[-1]!r}, search={re.escape(each)!r}))" for each in hidden)
+                "\n".join(
+                    f"print(ot.result(handle={handles[-1]!r}, search={re.escape(each)!r}))"
+                    for each in hidden
+                )
             )
 
     async def _play_runs(self, runs: list[PlannedRun]) -> None:
@@ -90,7 +97,9 @@ class OneToolArm(Arm):
 
 
 class CodeArm(OneToolArm):
-    """The model knows the signatures, from its instructions or from earlier work, and writes one script per turn."""
+    """The model knows the signatures, from its instructions or from earlier work, and writes one
+    script per turn.
+    """
 
     name = "code"
 
@@ -108,9 +117,18 @@ class DiscoveringArm(OneToolArm):
         return re.search(rf"\b{self._pack}\.{call.tool.lower()}\b", self.meter.text) is not None
 
     def _has_arguments(self, call: GoldCall) -> bool:
-        """Return whether an answer has shown the names of all arguments of the call beside the name of the tool."""
-        lines = [line for line in self.meter.text.splitlines() if f"{self._pack}.{call.tool.lower()}(" in line]
-        return any(all(re.search(rf"\b{name.lower()}\b", line) for name in call.arguments) for line in lines)
+        """Return whether an answer has shown the names of all arguments of the call beside the name
+        of the tool.
+        """
+        lines = [
+            line
+            for line in self.meter.text.splitlines()
+            if f"{self._pack}.{call.tool.lower()}(" in line
+        ]
+        return any(
+            all(re.search(rf"\b{name.lower()}\b", line) for name in call.arguments)
+            for line in lines
+        )
 
     def _list_unknown(self, calls: Iterable[GoldCall]) -> list[GoldCall]:
         return list({call.tool: call for call in calls if not self._is_shown(call)}.values())
@@ -122,7 +140,9 @@ class DiscoveringArm(OneToolArm):
 
 
 class SearchArm(DiscoveringArm):
-    """OneTool used like a search gateway: search, describe, then one call at a time, independent ones in one round."""
+    """OneTool used like a search gateway: search, describe, then one call at a time, independent
+    ones in one round.
+    """
 
     name = "search"
 
@@ -153,7 +173,9 @@ class SearchArm(DiscoveringArm):
 
 
 class ColdArm(DiscoveringArm):
-    """The model knows nothing: it searches first, asks for help if a hit lacks an argument, then writes scripts."""
+    """The model knows nothing: it searches first, asks for help if a hit lacks an argument, then
+    writes scripts.
+    """
 
     name = "code-cold"
 
@@ -171,13 +193,17 @@ class ColdArm(DiscoveringArm):
             queries = [split_name(call.tool) for call in missing]
             await self._run_round(f"[ot.search(query=each, limit=3) for each in {queries!r}]")
             self._check_shown(calls)
-        if vague := list(dict.fromkeys(call.tool for call in calls if not self._has_arguments(call))):
+        if vague := list(
+            dict.fromkeys(call.tool for call in calls if not self._has_arguments(call))
+        ):
             names = [f"{self._pack}.{tool}" for tool in vague]
             await self._run_round(f"for name in {names!r}: print(ot.help(query=name))")
 
 
 def split_name(tool: str) -> str:
-    """Return the words of a name: `displayCarStatus` and `place_order` become "display car status", "place order"."""
+    """Return the words of a name: `displayCarStatus` and `place_order` become "display car status",
+    "place order".
+    """
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", " ", tool).lower()
 
 

@@ -9,7 +9,10 @@ CACHED_SHARE = 0.1  # price of a cached input token, relative to one that is not
 
 
 class ContextMeter:
-    """The context of one conversation. Each request sends the definitions and everything said so far."""
+    """The context of one conversation.
+
+    Each request sends the definitions and everything said so far.
+    """
 
     def __init__(self, fixed: list[str]) -> None:
         self.rounds, self.tokens, self.cached_tokens = 0, 0, 0.0

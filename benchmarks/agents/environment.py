@@ -1,7 +1,7 @@
 """The Python environment of the benchmark data: created by uv once, in the user's cache directory.
 
-`bfcl-eval` is installed without its dependencies, which include old versions of numpy and CUDA. Its classes need only
-`mpmath`.
+`bfcl-eval` is installed without its dependencies, which include old versions of numpy and CUDA. Its
+classes need only `mpmath`.
 """
 
 import os
@@ -40,7 +40,12 @@ def _run_uv(*arguments: str) -> None:
     environment = make_script_environment(os.environ)
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False, timeout=INSTALL_SECONDS
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=INSTALL_SECONDS,
         )
     except subprocess.TimeoutExpired:
         raise _install_error(f"uv did not finish within {INSTALL_SECONDS} s") from None

@@ -1,7 +1,8 @@
 """Play the same tasks with known calls, directly and through OneTool, without a language model.
 
-All arms use the same task server. Each process of it has the state of one task: `direct` has its own, and the one of
-the other arms is behind OneTool, which runs as a separate process with empty settings of its own.
+All arms use the same task server. Each process of it has the state of one task: `direct` has its
+own, and the one of the other arms is behind OneTool, which runs as a separate process with empty
+settings of its own.
 """
 
 import asyncio
@@ -33,7 +34,10 @@ hashlib.sha256("\\n".join(sorted(names)).encode()).hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The needs of one arm for one task. `calls` says whether the tools received exactly the expected calls."""
+    """The needs of one arm for one task.
+
+    `calls` says whether the tools received exactly the expected calls.
+    """
 
     world: str
     tools: int
@@ -71,7 +75,9 @@ async def measure_world(
                 for task in tasks:
                     names = catalog.choose_tools(task, size)
                     await publish(world.name, names, ours)
-                    shown = [json.dumps(catalog.definitions[name], ensure_ascii=False) for name in names]
+                    shown = [
+                        json.dumps(catalog.definitions[name], ensure_ascii=False) for name in names
+                    ]
                     ours_shown = await describe_client(ours.client)
                     for kind in (kind for kind in ARMS if kind.name in arms):
                         side, fixed = (direct, shown) if kind is DirectArm else (ours, ours_shown)
@@ -120,7 +126,9 @@ async def open_onetool(world: World, directory: Path) -> AsyncIterator[_Side]:
     socket, home = directory / f"{world.name}-onetool", directory / f"{world.name}-home"
     write_settings(home, world.name, world.command("--control", str(socket)))
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(StdioServerParameters(**onetool_command(home), cwd=home)))
+        client = await stack.enter_async_context(
+            Client(StdioServerParameters(**onetool_command(home), cwd=home))
+        )
         await client.list_tools()
         await client.call_tool("run", {"command": f"{world.name} and 0"})  # starts the server
         yield _Side(client, await stack.enter_async_context(connect(socket)))
@@ -159,12 +167,18 @@ async def publish(pack: str, names: list[str], side: _Side) -> None:
         if expected in "".join(getattr(block, "text", "") for block in result.content):
             return
         if time.monotonic() > deadline:
-            raise ToolError(f"OneTool did not list the published tools of {pack} within {REFRESH_SECONDS} s")
+            raise ToolError(
+                f"OneTool did not list the published tools of {pack} within {REFRESH_SECONDS} s"
+            )
         await asyncio.sleep(0.01)
 
 
 async def describe_client(client: Client) -> list[str]:
-    """Return what a client puts into every request: the definitions of the tools, and the instructions."""
+    """Return what a client puts into every request: the definitions of the tools, and the
+    instructions.
+    """
     listed = await client.list_tools()
-    tools = [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools]
+    tools = [
+        tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed.tools
+    ]
     return [*(json.dumps(tool, ensure_ascii=False) for tool in tools), client.instructions or ""]

@@ -1,7 +1,9 @@
-"""Play the tasks of `benchmarks/agents/run.py` with a real client, started by a command line for each task and arm.
+"""Play the tasks of `benchmarks/agents/run.py` with a real client, started by a command line for
+each task and arm.
 
-The command gets the messages of the user as one prompt, and a file with the MCP server to use: the task server itself
-(`direct`), or OneTool with the task server behind it (`code`). The task server writes the comparison of its state.
+The command gets the messages of the user as one prompt, and a file with the MCP server to use: the
+task server itself (`direct`), or OneTool with the task server behind it (`code`). The task server
+writes the comparison of its state.
 """
 
 import asyncio
@@ -25,7 +27,9 @@ TASK_SECONDS = 900
 async def measure_client(
     command: str, world: World, sizes: Sequence[int], limit: int, directory: Path
 ) -> list[dict[str, Any]]:
-    """Return one row per catalog, task and arm: whether the state is the expected one, and the time it took."""
+    """Return one row per catalog, task and arm: whether the state is the expected one, and the time
+    it took.
+    """
     if any(each not in command for each in PLACEHOLDERS):
         raise ToolError(f"the command of the client must contain {' and '.join(PLACEHOLDERS)}")
     async with open_direct(world, directory) as direct:
@@ -39,11 +43,15 @@ async def measure_client(
                 place = directory / f"{world.name}-{size}-{task.name}-{arm}"
                 config, result = await asyncio.to_thread(_prepare, world, task, names, arm, place)
                 row = await _play(command, task, config, result)
-                rows.append({"world": world.name, "tools": size, "task": task.name, "arm": arm, **row})
+                rows.append(
+                    {"world": world.name, "tools": size, "task": task.name, "arm": arm, **row}
+                )
     return rows
 
 
-def _prepare(world: World, task: Task, names: list[str], arm: str, place: Path) -> tuple[Path, Path]:
+def _prepare(
+    world: World, task: Task, names: list[str], arm: str, place: Path
+) -> tuple[Path, Path]:
     """Write the files of one attempt. Return those of the client's servers and of the result."""
     place.mkdir()
     result, config = place / "result.json", place / "mcp.json"
@@ -60,22 +68,36 @@ async def _play(command: str, task: Task, config: Path, result: Path) -> dict[st
     status = await _run(command, config, write_prompt(task))
     seconds = round(time.monotonic() - started, 2)
     check = await asyncio.to_thread(_read_result, result)
-    return {"state_equal": check["state"], "calls_equal": check["calls"], "seconds": seconds, "exit_status": status}
+    return {
+        "state_equal": check["state"],
+        "calls_equal": check["calls"],
+        "seconds": seconds,
+        "exit_status": status,
+    }
 
 
 def _read_result(result: Path) -> dict[str, Any]:
     """Return what the task server wrote; it is missing if the client did not start the server."""
     missing = {"state": False, "calls": False}
-    check: dict[str, Any] = json.loads(result.read_text(encoding="utf-8")) if result.exists() else missing
+    check: dict[str, Any] = (
+        json.loads(result.read_text(encoding="utf-8")) if result.exists() else missing
+    )
     return check
 
 
 async def _run(command: str, config: Path, prompt: str) -> int | None:
     """Run the client. Return its exit status, or None if it took too long."""
-    words = [word.replace("{config}", str(config)).replace("{prompt}", prompt) for word in shlex.split(command)]
+    words = [
+        word.replace("{config}", str(config)).replace("{prompt}", prompt)
+        for word in shlex.split(command)
+    ]
     with config.with_name("output.txt").open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            *words, cwd=config.parent, stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
+            *words,
+            cwd=config.parent,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
         try:
             return await asyncio.wait_for(process.wait(), TASK_SECONDS)

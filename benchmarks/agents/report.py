@@ -11,7 +11,17 @@ from onetool.util.text import pluralize
 SMALL_CATALOG = 20  # tools: from here on, code may not need more tokens
 MAX_EXTRA_TOKENS = 500  # of code, below
 MAX_ROWS = 10
-HEAD = ("tools", "arm", "rounds", "input tokens", "with caching", "bytes", "seconds", "state", "calls")
+HEAD = (
+    "tools",
+    "arm",
+    "rounds",
+    "input tokens",
+    "with caching",
+    "bytes",
+    "seconds",
+    "state",
+    "calls",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +41,29 @@ def check_gates(found: Sequence[Measurement]) -> list[Promise]:
     small = [(ours, direct) for ours, direct in pairs if ours.tools < SMALL_CATALOG]
     large = [(ours, direct) for ours, direct in pairs if ours.tools >= SMALL_CATALOG]
     return [
-        Promise("the final state is the expected one in all arms", [_name(each) for each in found if not each.state]),
-        Promise("the tools receive exactly the expected calls", [_name(each) for each in found if not each.calls]),
+        Promise(
+            "the final state is the expected one in all arms",
+            [_name(each) for each in found if not each.state],
+        ),
+        Promise(
+            "the tools receive exactly the expected calls",
+            [_name(each) for each in found if not each.calls],
+        ),
         Promise(
             "code needs no more rounds than direct on any task",
-            [f"{_name(o)}: {o.rounds} rounds, direct {d.rounds}" for o, d in pairs if o.rounds > d.rounds],
+            [
+                f"{_name(o)}: {o.rounds} rounds, direct {d.rounds}"
+                for o, d in pairs
+                if o.rounds > d.rounds
+            ],
         ),
         Promise(
             f"code needs no more tokens than direct on any task, from {SMALL_CATALOG} tools on",
-            [f"{_name(o)}: {o.tokens} tokens, direct {d.tokens}" for o, d in large if o.tokens > d.tokens],
+            [
+                f"{_name(o)}: {o.tokens} tokens, direct {d.tokens}"
+                for o, d in large
+                if o.tokens > d.tokens
+            ],
         ),
         Promise(
             f"code needs at most {MAX_EXTRA_TOKENS} more tokens than direct on any task, below",
@@ -52,7 +76,9 @@ def check_gates(found: Sequence[Measurement]) -> list[Promise]:
     ]
 
 
-def pair_with_direct(found: Iterable[Measurement], arm: str) -> Iterable[tuple[Measurement, Measurement]]:
+def pair_with_direct(
+    found: Iterable[Measurement], arm: str
+) -> Iterable[tuple[Measurement, Measurement]]:
     measured = {(each.world, each.tools, each.task, each.arm): each for each in found}
     for (world, tools, task, name), each in measured.items():
         if name == arm:
@@ -87,7 +113,9 @@ def summarize(found: Sequence[Measurement]) -> list[dict[str, Any]]:
 
 
 def list_direct_wins(found: Sequence[Measurement]) -> list[dict[str, Any]]:
-    """Return the tasks on which direct calls need fewer rounds or fewer tokens than code, worst first."""
+    """Return the tasks on which direct calls need fewer rounds or fewer tokens than code, worst
+    first.
+    """
     wins = [
         {
             "arm": ours.arm,
@@ -99,19 +127,28 @@ def list_direct_wins(found: Sequence[Measurement]) -> list[dict[str, Any]]:
         }
         for arm in ("code", "code-cold")
         for ours, direct in pair_with_direct(found, arm)
-        if ours.rounds > direct.rounds or ours.tokens > direct.tokens or ours.cached_tokens > direct.cached_tokens
+        if ours.rounds > direct.rounds
+        or ours.tokens > direct.tokens
+        or ours.cached_tokens > direct.cached_tokens
     ]
-    return sorted(wins, key=lambda win: (win["arm"], win["tools"], -win["input_tokens"], win["task"]))
+    return sorted(
+        wins, key=lambda win: (win["arm"], win["tools"], -win["input_tokens"], win["task"])
+    )
 
 
 def to_json(found: Sequence[Measurement]) -> dict[str, Any]:
     gates = check_gates(found)
     arms: dict[str, list[dict[str, Any]]] = {}
     for row in summarize(found):
-        arms.setdefault(row["arm"], []).append({name: value for name, value in row.items() if name != "arm"})
+        arms.setdefault(row["arm"], []).append(
+            {name: value for name, value in row.items() if name != "arm"}
+        )
     return {
         "arms": arms,
-        "gates": [{"gate": gate.name, "kept": gate.is_kept, "violations": gate.violations} for gate in gates],
+        "gates": [
+            {"gate": gate.name, "kept": gate.is_kept, "violations": gate.violations}
+            for gate in gates
+        ],
         "direct_wins": list_direct_wins(found),
         "tasks": len({(each.world, each.task) for each in found}),
     }
@@ -124,14 +161,27 @@ def describe(found: Sequence[Measurement], format_table: Any) -> list[str]:
     for world in dict.fromkeys(each.world for each in found):
         ours = {each.task: each for each in found if each.world == world}
         one_by_one = sum(each.one_by_one for each in ours.values())
-        lines += [f"{world}: {pluralize(len(ours), 'task')}; direct, one call per round: {one_by_one:,} rounds", ""]
+        lines += [
+            (
+                f"{world}: {pluralize(len(ours), 'task')}; direct, one call per round:"
+                f" {one_by_one:,} rounds"
+            ),
+            "",
+        ]
         cells = [_format_row(row) for row in rows if row["world"] == world]
         lines += [*format_table([HEAD, *cells], right=(0, 2, 3, 4, 5, 6, 7, 8)), ""]
-    return [*lines, *_describe_wins(list_direct_wins(found)), "", *_describe_gates(check_gates(found))]
+    return [
+        *lines,
+        *_describe_wins(list_direct_wins(found)),
+        "",
+        *_describe_gates(check_gates(found)),
+    ]
 
 
 def _format_row(row: dict[str, Any]) -> tuple[str, ...]:
-    counts = (f"{row[name]:,}" for name in ("rounds", "input_tokens", "input_tokens_cached", "bytes"))
+    counts = (
+        f"{row[name]:,}" for name in ("rounds", "input_tokens", "input_tokens_cached", "bytes")
+    )
     shares = (f"{row[name] / row['tasks']:.0%}" for name in ("state_equal", "calls_equal"))
     return (str(row["tools"]), row["arm"], *counts, f"{row['seconds']:.1f}", *shares)
 

@@ -33,7 +33,9 @@ class World:
 
 def tau_worlds(directory: Path) -> list[World]:
     """Return the domains of tau-bench in a directory with its source."""
-    domains = [name for name in ("retail", "airline") if (directory / "tau_bench" / "envs" / name).is_dir()]
+    domains = [
+        name for name in ("retail", "airline") if (directory / "tau_bench" / "envs" / name).is_dir()
+    ]
     if not domains:
         hint = "clone https://github.com/sierra-research/tau-bench and name its directory"
         raise ToolError(f"{directory} does not contain tau-bench", hint=hint)
@@ -52,10 +54,14 @@ class Control:
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while True:
             try:
-                self._streams = await asyncio.open_unix_connection(os.fspath(self._path), limit=MAX_LINE_BYTES)
+                self._streams = await asyncio.open_unix_connection(
+                    os.fspath(self._path), limit=MAX_LINE_BYTES
+                )
             except (FileNotFoundError, ConnectionRefusedError):
                 if asyncio.get_running_loop().time() > deadline:
-                    raise ToolError(f"the task server did not start within {START_SECONDS} s") from None
+                    raise ToolError(
+                        f"the task server did not start within {START_SECONDS} s"
+                    ) from None
                 await asyncio.sleep(0.02)
             else:
                 return
@@ -101,8 +107,8 @@ class Catalog:
     def choose_tools(self, task: Task, size: int) -> list[str]:
         """Return the names of a catalog of `size` tools that has all tools of the task.
 
-        A catalog that can hold the tools of all tasks is the same for all. A smaller one has the tools of the task and
-        other tools of the same servers.
+        A catalog that can hold the tools of all tasks is the same for all. A smaller one has the
+        tools of the task and other tools of the same servers.
         """
         common = list(dict.fromkeys(tool for tools in self.outline.values() for tool in tools))
         first = common if size >= len(common) else [*task.tools, *task.siblings]

@@ -1,9 +1,10 @@
 """Tasks with known calls, and how a player without a model groups these calls.
 
-A call depends on an answer if one of its values is in the answer and in nothing that came before. Everything else is
-assumed to be known to the model, which favors direct calls: calls that do not depend on each other are one parallel
-group, even if they change the same state. Code can pass a value on by itself if the value is a whole field of the
-answer (`a1["id"]`). A value that is a part of a text has to be read first, so the run ends before that call.
+A call depends on an answer if one of its values is in the answer and in nothing that came before.
+Everything else is assumed to be known to the model, which favors direct calls: calls that do not
+depend on each other are one parallel group, even if they change the same state. Code can pass a
+value on by itself if the value is a whole field of the answer (`a1["id"]`). A value that is a part
+of a text has to be read first, so the run ends before that call.
 """
 
 import json
@@ -41,7 +42,10 @@ class Task:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Task":
-        turns = tuple(Turn(each["text"], tuple(GoldCall(**call) for call in each["calls"])) for each in data["turns"])
+        turns = tuple(
+            Turn(each["text"], tuple(GoldCall(**call) for call in each["calls"]))
+            for each in data["turns"]
+        )
         return cls(data["id"], turns, tuple(data["siblings"]))
 
     @property
@@ -56,9 +60,12 @@ class Task:
 
 @dataclass(slots=True)
 class PlannedRun:
-    """Calls that one script makes. `references` has an expression for each value that comes from an earlier call.
+    """Calls that one script makes.
 
-    `read` are the values that the model has to see in earlier answers before it can write the script.
+    `references` has an expression for each value that comes from an earlier call.
+
+    `read` are the values that the model has to see in earlier answers before it can write the
+    script.
     """
 
     calls: list[GoldCall] = field(default_factory=list)
@@ -70,18 +77,29 @@ class PlannedRun:
         if len(self.calls) == 1:
             return write_call(pack, self.calls[0])
         pairs = zip(self.calls, self.references, strict=True)
-        lines = [f"a{number} = {write_call(pack, call, known)}" for number, (call, known) in enumerate(pairs, 1)]
-        return "\n".join([*lines, f"[{', '.join(f'a{number}' for number in range(1, len(lines) + 1))}]"])
+        lines = [
+            f"a{number} = {write_call(pack, call, known)}"
+            for number, (call, known) in enumerate(pairs, 1)
+        ]
+        return "\n".join(
+            [*lines, f"[{', '.join(f'a{number}' for number in range(1, len(lines) + 1))}]"]
+        )
 
 
 def write_call(pack: str, call: GoldCall, references: Mapping[Any, str] | None = None) -> str:
-    arguments = ", ".join(f"{name}={_write(value, references or {})}" for name, value in call.arguments.items())
+    arguments = ", ".join(
+        f"{name}={_write(value, references or {})}" for name, value in call.arguments.items()
+    )
     return f"{pack}.{call.tool}({arguments})"
 
 
 def _write(value: Any, references: Mapping[Any, str]) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {_write(each, references)}" for key, each in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key!r}: {_write(each, references)}" for key, each in value.items())
+            + "}"
+        )
     if isinstance(value, list):
         return "[" + ", ".join(_write(each, references) for each in value) + "]"
     return references.get((type(value), value)) or repr(value)
@@ -95,7 +113,9 @@ def group_calls(task: Task) -> list[list[list[GoldCall]]]:
         groups: list[list[GoldCall]] = []
         pending = ""
         for call in turn.calls:
-            if not groups or any(value in pending and value not in known for value in _list_texts(call)):
+            if not groups or any(
+                value in pending and value not in known for value in _list_texts(call)
+            ):
                 groups.append([])
                 known, pending = known + pending, ""
             groups[-1].append(call)
@@ -107,7 +127,9 @@ def group_calls(task: Task) -> list[list[list[GoldCall]]]:
 
 
 def plan_runs(task: Task) -> list[list[PlannedRun]]:
-    """Return the runs of each turn: one, and one more wherever the model has to read an answer first."""
+    """Return the runs of each turn: one, and one more wherever the model has to read an answer
+    first.
+    """
     planned, known = [], ""
     for turn in task.turns:
         visible = known  # answers of earlier turns
@@ -116,7 +138,9 @@ def plan_runs(task: Task) -> list[list[PlannedRun]]:
         for call in turn.calls:
             references = _find_references(call, runs[-1].calls, known) if runs else {}
             if references is None or not runs:
-                known += "".join(f"\n{each.answer.lower()}" for each in (runs[-1].calls if runs else []))
+                known += "".join(
+                    f"\n{each.answer.lower()}" for each in (runs[-1].calls if runs else [])
+                )
                 visible = known
                 runs.append(PlannedRun())
                 references = {}
@@ -129,15 +153,26 @@ def plan_runs(task: Task) -> list[list[PlannedRun]]:
     return planned
 
 
-def _find_references(call: GoldCall, earlier: Sequence[GoldCall], known: str) -> dict[Any, str] | None:
-    """Return expressions for the values that earlier calls of the run return, or None if one has to be read."""
+def _find_references(
+    call: GoldCall, earlier: Sequence[GoldCall], known: str
+) -> dict[Any, str] | None:
+    """Return expressions for the values that earlier calls of the run return, or None if one has to
+    be read.
+    """
     found: dict[Any, str] = {}
     for value in _list_values(call.arguments):
         text = str(value).lower()
         if text in known or not any(text in each.answer.lower() for each in earlier):
             continue
-        fields = ((f"a{number}", parse_answer(each.answer)) for number, each in enumerate(earlier, 1))
-        paths = [path for name, answer in fields for path, leaf in _list_fields(answer, name) if _is_same(leaf, value)]
+        fields = (
+            (f"a{number}", parse_answer(each.answer)) for number, each in enumerate(earlier, 1)
+        )
+        paths = [
+            path
+            for name, answer in fields
+            for path, leaf in _list_fields(answer, name)
+            if _is_same(leaf, value)
+        ]
         if not paths:
             return None
         found[type(value), value] = paths[-1]

@@ -10,7 +10,11 @@ from mcp.server.stdio import stdio_server
 ECHO = types.Tool(
     name="echo",
     description="Give back the text.",
-    input_schema={"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]},
+    input_schema={
+        "type": "object",
+        "properties": {"text": {"type": "string"}},
+        "required": ["text"],
+    },
 )
 
 
@@ -24,7 +28,9 @@ async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types
 
 
 async def main() -> None:
-    server: Server[Any] = Server("bare", version="0", on_list_tools=list_tools, on_call_tool=call_tool)
+    server: Server[Any] = Server(
+        "bare", version="0", on_list_tools=list_tools, on_call_tool=call_tool
+    )
     async with stdio_server() as (reader, writer):
         await server.run(reader, writer, server.create_initialization_options())
 

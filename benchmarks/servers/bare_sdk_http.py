@@ -12,11 +12,17 @@ from mcp.server.lowlevel import Server
 
 
 def main() -> None:
-    server: Server[Any] = Server("bare", version="0", on_list_tools=list_tools, on_call_tool=call_tool)
+    server: Server[Any] = Server(
+        "bare", version="0", on_list_tools=list_tools, on_call_tool=call_tool
+    )
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as uvicorn does for sockets that it opens
+    listening.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+    )  # as uvicorn does for sockets that it opens
     print(listening.getsockname()[1], flush=True)
-    config = uvicorn.Config(server.streamable_http_app(), http="h11", log_level="error", access_log=False)
+    config = uvicorn.Config(
+        server.streamable_http_app(), http="h11", log_level="error", access_log=False
+    )
     uvicorn.Server(config).run([listening])
 
 

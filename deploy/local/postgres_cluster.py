@@ -35,7 +35,10 @@ class TopologyError(Exception):
 
 
 class PostgresCluster:
-    """The files and the processes of one server. Its superuser has a password that the caller keeps."""
+    """The files and the processes of one server.
+
+    Its superuser has a password that the caller keeps.
+    """
 
     def __init__(self, directory: Path, settings: Mapping[str, object] | None = None) -> None:
         self._directory, self._settings = directory, {**SETTINGS, **(settings or {})}
@@ -46,7 +49,9 @@ class PostgresCluster:
         return self._directory / "data"
 
     def create(self, password: str, variables: Mapping[str, str] | None = None) -> None:
-        """Create the files, unless they exist. They are created under another name, so that they are complete.
+        """Create the files, unless they exist.
+
+        They are created under another name, so that they are complete.
 
         `initdb` has the variables, by which it is found if it outlives this process.
         """
@@ -62,13 +67,21 @@ class PostgresCluster:
         for path in (self._directory, file) if user else ():
             os.chown(path, user["user"], user["group"])
         self._run(
-            *("initdb", "--no-sync", "--auth=scram-sha-256", f"--username={SUPERUSER}", "--encoding=UTF8"),
+            *(
+                "initdb",
+                "--no-sync",
+                "--auth=scram-sha-256",
+                f"--username={SUPERUSER}",
+                "--encoding=UTF8",
+            ),
             *("--locale=C", f"--pwfile={file}", "-D", str(new)),
             variables=variables,
         )
         file.unlink()
         with (new / "postgresql.conf").open("a", encoding="utf-8") as configuration:
-            configuration.writelines(f"{name} = '{value}'\n" for name, value in self._settings.items())
+            configuration.writelines(
+                f"{name} = '{value}'\n" for name, value in self._settings.items()
+            )
         new.rename(self.data)
 
     def start(self, port: int) -> int:
@@ -76,15 +89,29 @@ class PostgresCluster:
         if not self.is_running():
             wanted, log = choose_port(port), str(self._directory / "log")
             try:
-                self._run("pg_ctl", "start", *self._control, "-t", str(START_SECONDS), "-l", log, "-o", f"-p {wanted}")
+                self._run(
+                    "pg_ctl",
+                    "start",
+                    *self._control,
+                    "-t",
+                    str(START_SECONDS),
+                    "-l",
+                    log,
+                    "-o",
+                    f"-p {wanted}",
+                )
             except TopologyError:
-                if not self.is_running():  # a `pg_ctl` that outlived its caller may have been faster
+                if (
+                    not self.is_running()
+                ):  # a `pg_ctl` that outlived its caller may have been faster
                     raise
         self.port = self._wait_until_ready()
         return self.port
 
     def _wait_until_ready(self) -> int:
-        """Return the port of a server that runs, when it accepts connections: it may still be starting."""
+        """Return the port of a server that runs, when it accepts connections: it may still be
+        starting.
+        """
         end = time.monotonic() + START_SECONDS
         while True:
             with suppress(OSError):  # it has ended
@@ -103,7 +130,12 @@ class PostgresCluster:
         if not self.data.exists():
             return False
         status = [find_postgres("pg_ctl"), "status", "-D", str(self.data)]
-        return subprocess.run(status, cwd="/", capture_output=True, check=False, **find_server_user()).returncode == 0
+        return (
+            subprocess.run(
+                status, cwd="/", capture_output=True, check=False, **find_server_user()
+            ).returncode
+            == 0
+        )
 
     def delete(self) -> None:
         self.stop("immediate")
@@ -115,18 +147,35 @@ class PostgresCluster:
         for name, password in passwords.items():
             role = f"onetool_{name}"
             self.execute(
-                f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN NULL; END $$;"
-                f"ALTER ROLE {role} LOGIN PASSWORD '{password}';"
+                f"DO $$ BEGIN CREATE ROLE {role}; EXCEPTION WHEN duplicate_object THEN NULL; END"
+                f" $$;ALTER ROLE {role} LOGIN PASSWORD '{password}';"
             )
         if not self.execute("SELECT 1 FROM pg_database WHERE datname = 'onetool'").strip():
             self.execute("CREATE DATABASE onetool OWNER onetool_migration")
 
-    def execute(self, sql: str, database: str = "postgres", user: str = SUPERUSER, password: str = "") -> str:
-        """Execute statements and return their rows as text. Passwords are in the environment and the input only."""
-        command = [find_postgres("psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1"]
+    def execute(
+        self, sql: str, database: str = "postgres", user: str = SUPERUSER, password: str = ""
+    ) -> str:
+        """Execute statements and return their rows as text.
+
+        Passwords are in the environment and the input only.
+        """
+        command = [
+            find_postgres("psql"),
+            "-X",
+            "-q",
+            "-A",
+            "-t",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-h",
+            "127.0.0.1",
+        ]
         command += ["-p", str(self.port), "-U", user, "-d", database]
         variables = {"PATH": os.environ.get("PATH", ""), "PGPASSWORD": password or self._password}
-        ran = subprocess.run(command, env=variables, input=sql, capture_output=True, encoding="utf-8", check=False)
+        ran = subprocess.run(
+            command, env=variables, input=sql, capture_output=True, encoding="utf-8", check=False
+        )
         if ran.returncode:
             raise TopologyError(f"PostgreSQL rejected a statement: {ran.stderr.strip()}")
         return ran.stdout
@@ -135,7 +184,9 @@ class PostgresCluster:
     def _control(self) -> tuple[str, ...]:
         return "-w", "-s", "-D", str(self.data)
 
-    def _run(self, program: str, *arguments: str, variables: Mapping[str, str] | None = None) -> None:
+    def _run(
+        self, program: str, *arguments: str, variables: Mapping[str, str] | None = None
+    ) -> None:
         command = [find_postgres(program), *arguments]
         ran = subprocess.run(
             command,
@@ -149,7 +200,9 @@ class PostgresCluster:
             **find_server_user(),
         )
         if ran.returncode:
-            raise TopologyError(f"{program} failed: {ran.stderr.strip()} {self._read_log()}".strip())
+            raise TopologyError(
+                f"{program} failed: {ran.stderr.strip()} {self._read_log()}".strip()
+            )
 
     def _read_log(self) -> str:
         log = self._directory / "log"
@@ -158,10 +211,16 @@ class PostgresCluster:
 
 def find_postgres(program: str) -> str:
     """Return the path of a program of PostgreSQL, of the newest version."""
-    versions = sorted(Path(DEBIAN_DIRECTORIES).glob("*/bin"), key=lambda path: -int(path.parent.name))
-    found = shutil.which(program, path=os.pathsep.join([*map(str, versions), os.environ.get("PATH", "")]))
+    versions = sorted(
+        Path(DEBIAN_DIRECTORIES).glob("*/bin"), key=lambda path: -int(path.parent.name)
+    )
+    found = shutil.which(
+        program, path=os.pathsep.join([*map(str, versions), os.environ.get("PATH", "")])
+    )
     if found is None:
-        raise TopologyError(f"{program} of PostgreSQL is not installed", "install PostgreSQL 15 or later")
+        raise TopologyError(
+            f"{program} of PostgreSQL is not installed", "install PostgreSQL 15 or later"
+        )
     return found
 
 
@@ -173,15 +232,20 @@ def find_server_user() -> dict[str, Any]:
         with suppress(KeyError):
             user = pwd.getpwnam(name)
             return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-    raise TopologyError("root cannot run PostgreSQL, and neither the user postgres nor nobody exists")
+    raise TopologyError(
+        "root cannot run PostgreSQL, and neither the user postgres nor nobody exists"
+    )
 
 
 def choose_port(wanted: int, *, must_have: bool = False) -> int:
     """Return the port, or a free one if it is in use.
 
-    A free one is not of those that the kernel gives to connections: one of them could take it before it is used.
+    A free one is not of those that the kernel gives to connections: one of them could take it
+    before it is used.
     """
-    first = int(EPHEMERAL_PORTS.read_text("ascii").split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
+    first = (
+        int(EPHEMERAL_PORTS.read_text("ascii").split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
+    )
     for port in (wanted, *(random.randrange(first // 2, first) for _ in range(100))):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

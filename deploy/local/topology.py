@@ -1,12 +1,14 @@
-"""Run replicas of OneTool on this machine: PostgreSQL, nginx, several replicas and one worker, all on loopback.
+"""Run replicas of OneTool on this machine: PostgreSQL, nginx, several replicas and one worker, all
+on loopback.
 
     python deploy/local/topology.py up        start everything that does not run; print the URL and a token
                                               (--replicas N, --port PORT, --settings FILE, --work DIRECTORY)
     python deploy/local/topology.py status    show the processes
     python deploy/local/topology.py down      stop everything and delete its directory
 
-It needs Linux, `onetool` with the extra `postgres`, nginx, and the server programs of PostgreSQL 15 or later. Every
-command can be repeated, also after it was killed. Tests and benchmarks import `Topology`.
+It needs Linux, `onetool` with the extra `postgres`, nginx, and the server programs of PostgreSQL 15
+or later. Every command can be repeated, also after it was killed. Tests and benchmarks import
+`Topology`.
 """
 
 import argparse
@@ -30,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from deploy.local.postgres_cluster import PostgresCluster, TopologyError, choose_port
 
 NGINX_ROUTES = Path(__file__).parents[1] / "nginx" / "onetool.conf"
-MARKER = "TOPOLOGY_DIRECTORY"  # in the environment of every process, to find those that were never recorded
+# in the environment of every process, to find those that were never recorded
+MARKER = "TOPOLOGY_DIRECTORY"
 STATE = "topology.json"
 DEFAULT_PORT = 8765
 START_SECONDS = 60.0
@@ -43,7 +46,16 @@ agents: {{default: {{permissions: [read, write, network]}}}}
 tools_dir: [{json.dumps(str(PACKS))}]
 tools: {{render: {{queue: {QUEUE}, idempotent: [preview]}}}}
 """
-INHERITED = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_PYTHON")
+INHERITED = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "SSL_CERT_FILE",
+    "UV_CACHE_DIR",
+    "UV_INDEX_URL",
+    "UV_DEFAULT_INDEX",
+    "UV_PYTHON",
+)
 NGINX = """\
 daemon off;
 master_process off;
@@ -68,7 +80,10 @@ http {{
 
 
 class Topology:
-    """The processes of a directory. Their ports, passwords and process IDs are in a file that only its owner reads."""
+    """The processes of a directory.
+
+    Their ports, passwords and process IDs are in a file that only its owner reads.
+    """
 
     def __init__(
         self,
@@ -86,16 +101,21 @@ class Topology:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self.state: dict[str, Any] = {"ports": {}, "processes": {}, "secrets": {}}
 
-    # --- commands ---------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def up(self, replicas: int = 2, port: int = 0, *, has_worker: bool = True) -> None:
-        """Start what does not run. `port` is that of nginx; 0 keeps the last one, or takes a free one."""
+        """Start what does not run.
+
+        `port` is that of nginx; 0 keeps the last one, or takes a free one.
+        """
         self._prepare_directory()
         with self._lock():
             self._load()
             self._end_strays()
             self._start_database()
-            for name in [name for name in self.state["processes"] if _replica_number(name) > replicas]:
+            for name in [
+                name for name in self.state["processes"] if _replica_number(name) > replicas
+            ]:
                 self.stop(name)
             for number in range(1, replicas + 1):
                 self.start_replica(number)
@@ -112,7 +132,9 @@ class Topology:
             return
         with self._lock():
             self._load()
-            for name in filter(self._is_running, self.state["processes"]):  # all at once, because each takes a while
+            for name in filter(
+                self._is_running, self.state["processes"]
+            ):  # all at once, because each takes a while
                 with suppress(ProcessLookupError):
                     os.kill(self.process_id(name), signal.SIGTERM)
             for name in list(self.state["processes"]):
@@ -135,7 +157,7 @@ class Topology:
             "processes": {"postgres": self.postgres.is_running(), **running},
         }
 
-    # --- facts ------------------------------------------------------------------------------------------------------
+    # --- facts ------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -156,7 +178,12 @@ class Topology:
         """Return the environment of a process with a home of its own."""
         home = self.directory / name
         inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
-        own = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "ONETOOL_STANDALONE": "1", MARKER: str(self.directory)}
+        own = {
+            "HOME": str(home),
+            "TMPDIR": str(home / "tmp"),
+            "ONETOOL_STANDALONE": "1",
+            MARKER: str(self.directory),
+        }
         store = {"ONETOOL_STORE": self.store_url(role), "ONETOOL_KEY": self.state["secrets"]["key"]}
         return {**inherited, **own, **store, **self._variables}
 
@@ -179,7 +206,7 @@ class Topology:
     def process_id(self, name: str) -> int:
         return int(self.state["processes"][name][0])
 
-    # --- the database -----------------------------------------------------------------------------------------------
+    # --- the database -----------------------------------------------------------------------------
 
     def _start_database(self) -> None:
         known = self.state["secrets"]
@@ -190,12 +217,16 @@ class Topology:
         known.setdefault("key", secrets.token_hex(32))
         self._save()
         self.postgres.create(known["superuser"], {MARKER: str(self.directory)})
-        self.state["ports"]["postgres"] = self.postgres.start(self.state["ports"].get("postgres", 0))
+        self.state["ports"]["postgres"] = self.postgres.start(
+            self.state["ports"].get("postgres", 0)
+        )
         self._save()
-        self.postgres.create_roles({name: known[name] for name in ("migration", "replica", "worker")})
+        self.postgres.create_roles(
+            {name: known[name] for name in ("migration", "replica", "worker")}
+        )
         self.run_command("store", "upgrade", "--grant", role="migration")
 
-    # --- processes of OneTool ---------------------------------------------------------------------------------------
+    # --- processes of OneTool ---------------------------------------------------------------------
 
     def start_replica(self, number: int, **variables: str) -> None:
         """Start a replica, on the port that it had. `wait_until_ready` waits for it."""
@@ -225,7 +256,10 @@ class Topology:
         self._start("worker", command, self.environment("worker", "worker"))
         while b'{"queues"' not in log.read_bytes()[printed:]:
             if not self._is_running("worker") or time.monotonic() > end:
-                raise TopologyError(f"the worker did not start: {self._read_log('worker')}", "start none: --no-worker")
+                raise TopologyError(
+                    f"the worker did not start: {self._read_log('worker')}",
+                    "start none: --no-worker",
+                )
             time.sleep(0.05)
 
     def _create_token(self) -> None:
@@ -239,16 +273,22 @@ class Topology:
         self.state["secrets"]["token"] = json.loads(created)["token"]
         self._save()
 
-    # --- nginx ------------------------------------------------------------------------------------------------------
+    # --- nginx ------------------------------------------------------------------------------------
 
     def _start_nginx(self, replicas: int, port: int) -> None:
-        configuration, known = self.directory / "nginx" / "nginx.conf", self.state["ports"].get("nginx", 0)
+        configuration, known = (
+            self.directory / "nginx" / "nginx.conf",
+            self.state["ports"].get("nginx", 0),
+        )
         if self._is_running("nginx") and port in {0, known}:
             port = known
         else:
             self.stop("nginx")
             port = choose_port(port or known, must_have=bool(port))
-        servers = [f"server 127.0.0.1:{self.state['ports'][f'replica-{each}']}" for each in range(1, replicas + 1)]
+        servers = [
+            f"server 127.0.0.1:{self.state['ports'][f'replica-{each}']}"
+            for each in range(1, replicas + 1)
+        ]
         text = render_nginx(configuration.parent, port, servers)
         if self._is_running("nginx") and configuration.read_text("utf-8") == text:
             return
@@ -256,7 +296,15 @@ class Topology:
         configuration.parent.mkdir(exist_ok=True)
         configuration.write_text(text, "utf-8")
         self.state["ports"]["nginx"] = port
-        command = [find_program("nginx"), "-p", str(configuration.parent), "-e", "stderr", "-c", str(configuration)]
+        command = [
+            find_program("nginx"),
+            "-p",
+            str(configuration.parent),
+            "-e",
+            "stderr",
+            "-c",
+            str(configuration),
+        ]
         self._start("nginx", command, {**os.environ, MARKER: str(self.directory)})
         end = time.monotonic() + START_SECONDS
         while not _answers(f"{self.url}/healthz"):
@@ -264,7 +312,7 @@ class Topology:
                 raise TopologyError(f"nginx did not start: {self._read_log('nginx')}")
             time.sleep(0.02)
 
-    # --- processes --------------------------------------------------------------------------------------------------
+    # --- processes --------------------------------------------------------------------------------
 
     def _start(self, name: str, command: list[str], environment: Mapping[str, str]) -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
@@ -297,7 +345,9 @@ class Topology:
         return started is not None and _read_start(process) == started
 
     def _end_strays(self) -> None:
-        """End processes of this directory that were not recorded, because `up` was killed when it had started them."""
+        """End processes of this directory that were not recorded, because `up` was killed when it
+        had started them.
+        """
         while strays := list(self._find_strays()):  # again, because one may have started another
             for process in strays:
                 _end(process, signal.SIGTERM)
@@ -315,15 +365,20 @@ class Topology:
 
     def _read_log(self, name: str) -> str:
         log = self.directory / f"{name}.log"
-        return log.read_text("utf-8", "replace")[-2000:].strip() if log.exists() else "it has no log"
+        return (
+            log.read_text("utf-8", "replace")[-2000:].strip() if log.exists() else "it has no log"
+        )
 
-    # --- files ------------------------------------------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     def _prepare_directory(self) -> None:
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         self.directory.mkdir(mode=0o711, exist_ok=True)  # the user of PostgreSQL passes through it
         if self.directory.is_symlink() or self.directory.stat().st_uid != os.getuid():
-            raise TopologyError(f"{self.directory} is not a directory of yours", "choose another one with --directory")
+            raise TopologyError(
+                f"{self.directory} is not a directory of yours",
+                "choose another one with --directory",
+            )
         self.work.mkdir(mode=0o700, exist_ok=True)
 
     def _prepare_home(self, name: str) -> None:
@@ -363,9 +418,15 @@ def render_nginx(directory: Path, port: int, servers: list[str]) -> str:
 
 def find_program(name: str) -> str:
     beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    found = (
+        str(beside)
+        if beside.exists()
+        else shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    )
     if found is None:
-        raise TopologyError(f"{name} is not installed", "see docs/guide/9-replicas-on-postgresql.md")
+        raise TopologyError(
+            f"{name} is not installed", "see docs/guide/9-replicas-on-postgresql.md"
+        )
     return found
 
 
@@ -376,14 +437,18 @@ def _replica_number(name: str) -> int:
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            url, timeout=5
+        ) as answer:
             return bool(answer.status == 200)  # noqa: PLR2004 - of HTTP
     except OSError:
         return False
 
 
 def _read_start(process: int) -> int | None:
-    """Return when a process started, which tells it from a later one with the same ID; None if it has ended."""
+    """Return when a process started, which tells it from a later one with the same ID; None if it
+    has ended.
+    """
     with suppress(OSError, IndexError, ValueError):
         fields = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
         if fields[0] not in {"Z", "X"}:
@@ -402,11 +467,13 @@ def _end(process: int, number: int) -> None:
             time.sleep(0.01)
 
 
-# --- command line -----------------------------------------------------------------------------------------------------
+# --- command line ---------------------------------------------------------------------------------
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     state = Path("/var/lib") if os.getuid() == 0 else Path.home() / ".local" / "state"
     parser.add_argument(
         "--directory",
@@ -416,10 +483,23 @@ def parse_arguments() -> argparse.Namespace:
     )
     actions = parser.add_subparsers(dest="action", required=True)
     up = actions.add_parser("up", help="start everything that does not run")
-    up.add_argument("--replicas", type=int, default=2, metavar="N", help="number of replicas (default: %(default)s)")
-    up.add_argument("--port", type=int, default=DEFAULT_PORT, help="port of nginx (default: %(default)s; 0 for any)")
+    up.add_argument(
+        "--replicas",
+        type=int,
+        default=2,
+        metavar="N",
+        help="number of replicas (default: %(default)s)",
+    )
+    up.add_argument(
+        "--port",
+        type=int,
+        default=DEFAULT_PORT,
+        help="port of nginx (default: %(default)s; 0 for any)",
+    )
     up.add_argument("--settings", type=Path, metavar="FILE", help="settings file for every replica")
-    up.add_argument("--work", type=Path, metavar="DIRECTORY", help="working directory of every replica")
+    up.add_argument(
+        "--work", type=Path, metavar="DIRECTORY", help="working directory of every replica"
+    )
     up.add_argument("--no-worker", action="store_true", help="start no worker")
     for action in (up, actions.add_parser("status", help="show the processes")):
         action.add_argument("--json", action="store_true", help="print JSON")
@@ -453,7 +533,10 @@ def _show(facts: Mapping[str, Any], *, as_json: bool) -> None:
     elif facts["url"] is None:
         print("Nothing runs.")
     else:
-        lines = [f"{name:12} {'runs' if runs else 'has ended'}" for name, runs in facts["processes"].items()]
+        lines = [
+            f"{name:12} {'runs' if runs else 'has ended'}"
+            for name, runs in facts["processes"].items()
+        ]
         print("\n".join([*lines, f"URL:         {facts['url']}", f"Token:       {facts['token']}"]))
 
 

@@ -1,8 +1,9 @@
 # ruff: noqa: INP001, S603 - a script, not part of a package; it starts only OneTool
 """Generate the images of the documentation: `uv run python docs/pictures/make.py [DIRECTORY]`.
 
-`demo.svg` shows selected steps of `onetool demo` in a terminal. `ui.png` is a screenshot of the admin UI in Chromium
-after a run of the demonstration. `make_approvals.py` generates `approvals.svg`.
+`demo.svg` shows selected steps of `onetool demo` in a terminal. `ui.png` is a screenshot of the
+admin UI in Chromium after a run of the demonstration. `make_approvals.py` generates
+`approvals.svg`.
 """
 
 import json
@@ -30,18 +31,22 @@ SHOWN_STEPS: Final = (" 2", " 6", " 8", "10", "11", "Savings")
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "demo.svg").write_text(render_svg("onetool demo", select_steps(record_demo())), encoding="utf-8")
+    (folder / "demo.svg").write_text(
+        render_svg("onetool demo", select_steps(record_demo())), encoding="utf-8"
+    )
     take_screenshot(folder)
 
 
-# --- the terminal ----------------------------------------------------------------------------------------------------
+# --- the terminal ---------------------------------------------------------------------------------
 
 
 def record_demo() -> str:
     """Return the terminal output of the demonstration, with colors and without progress."""
     ours, theirs = pty.openpty()
     variables = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""}
-    with subprocess.Popen([PROGRAM, "demo"], stdout=theirs, stderr=subprocess.DEVNULL, env=variables) as process:
+    with subprocess.Popen(
+        [PROGRAM, "demo"], stdout=theirs, stderr=subprocess.DEVNULL, env=variables
+    ) as process:
         os.close(theirs)
         text = b"".join(iter(lambda: _read(ours), b"")).decode()
     os.close(ours)
@@ -59,12 +64,14 @@ def _read(terminal: int) -> bytes:
 
 def select_steps(text: str) -> list[str]:
     blocks = text.split("\n\n")
-    kept = [block for block in blocks[1:] if CONTROL_CHARACTERS.sub("", block).startswith(SHOWN_STEPS)]
+    kept = [
+        block for block in blocks[1:] if CONTROL_CHARACTERS.sub("", block).startswith(SHOWN_STEPS)
+    ]
     shown = "\n\n".join([f"\033[2m$\033[0m onetool demo\n{blocks[0]}", *kept])
     return shown.splitlines()
 
 
-# --- the admin UI ----------------------------------------------------------------------------------------------------
+# --- the admin UI ---------------------------------------------------------------------------------
 
 
 def take_screenshot(folder: Path) -> None:

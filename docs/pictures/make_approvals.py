@@ -1,8 +1,10 @@
 # ruff: noqa: INP001, S602 - a script, not part of a package; the shell runs the commands below
-"""Record thirty issues that one approval creates: `uv run python docs/pictures/make_approvals.py [DIRECTORY]`.
+"""Record thirty issues that one approval creates: `uv run python docs/pictures/make_approvals.py
+[DIRECTORY]`.
 
-A real MCP client starts a real server, a person approves in a real terminal, and the server is killed in between. The
-script needs no network. It fails if an issue is missing or was created twice, and writes `approvals.svg`.
+A real MCP client starts a real server, a person approves in a real terminal, and the server is
+killed in between. The script needs no network. It fails if an issue is missing or was created
+twice, and writes `approvals.svg`.
 """
 
 import shlex
@@ -19,7 +21,15 @@ sys.path.insert(0, str(HERE.parents[1]))  # for the helpers of the tests
 
 from docs.pictures.terminal_svg import render_svg  # noqa: E402
 from tests.runs_support import answer_in_terminal, read_states  # noqa: E402
-from tests.support import PROGRAM, Connection, configure, connect, environment, eventually, get_texts  # noqa: E402
+from tests.support import (  # noqa: E402 - after the path is set
+    PROGRAM,
+    Connection,
+    configure,
+    connect,
+    environment,
+    eventually,
+    get_texts,
+)
 
 MAX_LINE_CHARS: Final = 109
 ISSUES, ISSUES_BEFORE_KILL = 30, 12
@@ -51,7 +61,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as home:
         lines = list(Recording(Path(home)).play())
-    (folder / "approvals.svg").write_text(render_svg("Thirty issues from one approval", lines), encoding="utf-8")
+    (folder / "approvals.svg").write_text(
+        render_svg("Thirty issues from one approval", lines), encoding="utf-8"
+    )
 
 
 class Recording:
@@ -94,7 +106,10 @@ class Recording:
             raise SystemExit(f"{value}\n{len(titles)} issues, {len(set(titles))} different")
 
     def _is_between_calls(self, run_id: str) -> bool:
-        """Return whether the run sleeps after enough issues. Killed during a call, it would halt and ask again."""
+        """Return whether the run sleeps after enough issues.
+
+        Killed during a call, it would halt and ask again.
+        """
         states = read_states(self._home / ".onetool", run_id)
         return len(states) >= ISSUES_BEFORE_KILL and set(states) == {"done"}
 
@@ -106,7 +121,9 @@ class Recording:
         return [answer, *typed, *wrap(answer, MAX_LINE_CHARS)]
 
     def _approve(self, *arguments: str) -> Iterator[str]:
-        status, shown = answer_in_terminal(self._home, "y", "approve", *arguments, variables=self._variables)
+        status, shown = answer_in_terminal(
+            self._home, "y", "approve", *arguments, variables=self._variables
+        )
         if status:
             raise SystemExit(shown)
         yield from _prompt(f"onetool approve {shlex.join(arguments)}")
@@ -114,7 +131,13 @@ class Recording:
 
     def _type(self, command: str) -> Iterator[str]:
         done = subprocess.run(
-            command, shell=True, cwd=self._home, env=self._variables, capture_output=True, text=True, check=True
+            command,
+            shell=True,
+            cwd=self._home,
+            env=self._variables,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         yield from _prompt(command)
         yield from _wrap(done.stdout)
@@ -130,7 +153,9 @@ def _prompt(command: str) -> Iterator[str]:
 
 def _wrap(text: str) -> Iterator[str]:
     for line in text.splitlines():
-        yield from wrap(line, MAX_LINE_CHARS, subsequent_indent="  ", replace_whitespace=False) or [""]
+        yield from wrap(line, MAX_LINE_CHARS, subsequent_indent="  ", replace_whitespace=False) or [
+            ""
+        ]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 # ruff: noqa: INP001, S603 - a script, not part of a package; it runs the commands below
-"""Record three assistants that share one server: `uv run python docs/pictures/make_shared_server.py [DIRECTORY]`.
+"""Record three assistants that share one server: `uv run python docs/pictures/make_shared_server.py
+[DIRECTORY]`.
 
-Real clients start a real server in two projects. The script needs no network, and writes `shared-server.svg`.
+Real clients start a real server in two projects. The script needs no network, and writes
+`shared-server.svg`.
 """
 
 import re
@@ -21,7 +23,9 @@ from docs.pictures.terminal_svg import render_svg  # noqa: E402
 from tests.daemon_support import CLIENT, StdioClient, make_environment  # noqa: E402
 
 ASSISTANTS: Final = (("claude-code", "shop"), ("cursor", "shop"), ("codex", "blog"))
-SHOWN_HOME: Final = "/home/babbage"  # as long as the path of the temporary directory, so that columns stay aligned
+SHOWN_HOME: Final = (
+    "/home/babbage"  # as long as the path of the temporary directory, so that columns stay aligned
+)
 HEADING: Final = re.compile(r"^(?:client|application) .*")
 
 
@@ -30,7 +34,9 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="", dir="/tmp") as home:
         lines = list(_play(Path(home)))
-    (folder / "shared-server.svg").write_text(render_svg("Three assistants, one server", lines), encoding="utf-8")
+    (folder / "shared-server.svg").write_text(
+        render_svg("Three assistants, one server", lines), encoding="utf-8"
+    )
 
 
 def _play(home: Path) -> Iterator[str]:
@@ -56,7 +62,12 @@ def _type(home: Path, command: str) -> Iterator[str]:
 def _run(home: Path, command: str) -> str:
     words = [*CLIENT, *shlex.split(command)[1:]]
     return subprocess.run(
-        words, cwd=home / "shop", env=make_environment(home), capture_output=True, text=True, check=True
+        words,
+        cwd=home / "shop",
+        env=make_environment(home),
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
 
 

@@ -21,7 +21,9 @@ CONTROL_CHARACTERS: Final = re.compile(r"\033\[[0-9;]*[A-Za-z]|[^\x20-\x7e\u00a0
 def render_svg(title: str, lines: Sequence[str]) -> str:
     """Return an image of a terminal with these lines, which may contain escape sequences of colors."""
     height = BAR + MARGIN + LINE * len(lines)
-    drawn = "\n".join(_render_line(BAR + LINE * (number + 1), line) for number, line in enumerate(lines))
+    drawn = "\n".join(
+        _render_line(BAR + LINE * (number + 1), line) for number, line in enumerate(lines)
+    )
     dots = "".join(
         f'<circle cx="{MARGIN + 20 * number}" cy="{BAR // 2}" r="6" fill="{color}"/>'
         for number, color in enumerate(("#ff5f57", "#febc2e", "#28c840"))
@@ -39,7 +41,9 @@ def render_svg(title: str, lines: Sequence[str]) -> str:
 
 
 def _render_line(top: int, line: str) -> str:
-    return f'<text x="{MARGIN}" y="{top}" xml:space="preserve">{"".join(_render_spans(line))}</text>'
+    return (
+        f'<text x="{MARGIN}" y="{top}" xml:space="preserve">{"".join(_render_spans(line))}</text>'
+    )
 
 
 def _render_spans(line: str) -> Iterator[str]:

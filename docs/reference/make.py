@@ -1,8 +1,10 @@
 # ruff: noqa: INP001 - a script beside the files it writes, not part of a package
-"""Generate the pages of the reference from the code: commands, settings, tools, errors, REST, Python names and modules.
+"""Generate the pages of the reference from the code: commands, settings, tools, errors, REST,
+Python names and modules.
 
-`uv run python docs/reference/make.py` writes the pages; `--check` only compares them. The pages do not depend on the
-machine. All descriptions come from the code: a setting or an error without a description is an error.
+`uv run python docs/reference/make.py` writes the pages; `--check` only compares them. The pages do
+not depend on the machine. All descriptions come from the code: a setting or an error without a
+description is an error.
 """
 
 import argparse
@@ -33,15 +35,25 @@ Lines = Iterator[str]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Generate the reference from the code, or check it")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page differs from the code")
+    parser = argparse.ArgumentParser(
+        description="Generate the reference from the code, or check it"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a page differs from the code"
+    )
     options = parser.parse_args(arguments)
     pages = {name: _render_page(make) for name, make in list_pages().items()}
-    stale = [name for name, text in pages.items() if _update(FOLDER / name, text, write=not options.check)]
+    stale = [
+        name
+        for name, text in pages.items()
+        if _update(FOLDER / name, text, write=not options.check)
+    ]
     if options.check and stale:
         sys.stderr.write(f"docs/reference is out of date: {', '.join(stale)}\nHint: {COMMAND}\n")
         return 1
-    sys.stdout.write(f"{'wrote ' + ', '.join(stale) if stale else 'docs/reference is up to date'}\n")
+    sys.stdout.write(
+        f"{'wrote ' + ', '.join(stale) if stale else 'docs/reference is up to date'}\n"
+    )
     return 0
 
 
@@ -85,7 +97,7 @@ def _get_summary(thing: object) -> str:
     return (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
 
 
-# --- commands ------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def render_commands() -> Lines:
@@ -93,8 +105,8 @@ def render_commands() -> Lines:
 
     yield "Commands"
     yield from _wrap_paragraph(
-        "`onetool` without a command is `onetool serve`. `onetool --version` prints the version. Every command accepts "
-        "`--help` and `--config FILE` (the settings file to use)."
+        "`onetool` without a command is `onetool serve`. `onetool --version` prints the version."
+        " Every command accepts `--help` and `--config FILE` (the settings file to use)."
     )
     yield ""
     for part in command_line.ENDING.split("\n\n"):
@@ -125,13 +137,18 @@ def _render_subcommand(name: str, word: str, parser: argparse.ArgumentParser, wi
 
 
 def _find_subparsers(parser: argparse.ArgumentParser) -> list[Any]:
-    """Return the subparser actions. Help texts show them too, but depend on the terminal and the Python version."""
+    """Return the subparser actions.
+
+    Help texts show them too, but depend on the terminal and the Python version.
+    """
     return [action for action in parser._actions if action.nargs == argparse.PARSER]  # noqa: SLF001 - see above
 
 
 def _render_options(parser: argparse.ArgumentParser) -> Lines:
     actions = parser._actions  # noqa: SLF001 - see _find_subparsers
-    shown = [one for one in actions if one.nargs != argparse.PARSER and one.help != argparse.SUPPRESS]
+    shown = [
+        one for one in actions if one.nargs != argparse.PARSER and one.help != argparse.SUPPRESS
+    ]
     rows = [
         (_format_argument(one), _describe_argument(one))
         for one in shown
@@ -144,7 +161,9 @@ def _format_argument(action: argparse.Action) -> str:
     value = _format_metavar(action)
     if not action.option_strings:
         return f"`{value}`" if action.required and action.nargs != "*" else f"`[{value}]`"
-    return ", ".join(f"`{word} {value}`" if value else f"`{word}`" for word in action.option_strings)
+    return ", ".join(
+        f"`{word} {value}`" if value else f"`{word}`" for word in action.option_strings
+    )
 
 
 def _format_metavar(action: argparse.Action) -> str:
@@ -159,12 +178,14 @@ def _describe_argument(action: argparse.Action) -> str:
     text = (action.help or "").replace("%%", "%")
     default = action.default
     is_shown = (
-        isinstance(default, str | int) and not isinstance(default, bool) and default not in {"", argparse.SUPPRESS}
+        isinstance(default, str | int)
+        and not isinstance(default, bool)
+        and default not in {"", argparse.SUPPRESS}
     )
     return f"{text} (default `{default}`)" if is_shown and str(default) not in text else text
 
 
-# --- settings ------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -180,15 +201,18 @@ def render_settings() -> Lines:
 
     yield "Settings"
     yield from _wrap_paragraph(
-        "The keys of `onetool.yaml`. The project's `.onetool/onetool.yaml` overrides the one in `~/.onetool`: mappings "
-        "are merged key by key, lists are replaced. `ONETOOL_<SECTION>__<KEY>` overrides one value, for example "
-        "`ONETOOL_EXECUTION__TIMEOUT=60`. `NAME` is a name that you choose."
+        "The keys of `onetool.yaml`. The project's `.onetool/onetool.yaml` overrides the one in"
+        " `~/.onetool`: mappings are merged key by key, lists are replaced."
+        " `ONETOOL_<SECTION>__<KEY>` overrides one value, for example"
+        " `ONETOOL_EXECUTION__TIMEOUT=60`. `NAME` is a name that you choose."
     )
     yield ""
     for section, keys in _iterate_sections(Settings):
         yield f"## {section or 'Top level'}"
         yield ""
-        rows = ((f"`{key.path}`", _format_type(key.kind), key.default, key.description) for key in keys)
+        rows = (
+            (f"`{key.path}`", _format_type(key.kind), key.default, key.description) for key in keys
+        )
         yield from _render_table(("key", "type", "default", "description"), rows)
 
 
@@ -199,13 +223,17 @@ def _iterate_sections(model: Any, path: str = "") -> Iterator[tuple[str, list[Ke
     for name, field in fields:
         inner, suffix = _find_section(field.annotation)
         if inner is not None:
-            yield from _iterate_sections(inner, f"{path}{'.' if path else ''}{field.alias or name}{suffix}")
+            yield from _iterate_sections(
+                inner, f"{path}{'.' if path else ''}{field.alias or name}{suffix}"
+            )
 
 
 def _read_key(model: Any, name: str, field: Any) -> Key:
     description = _read_descriptions(model).get(name)
     if not description:
-        raise SystemExit(f"{model.__name__}.{name} in src/onetool/settings/model.py has no description")
+        raise SystemExit(
+            f"{model.__name__}.{name} in src/onetool/settings/model.py has no description"
+        )
     return Key(field.alias or name, field.annotation, _format_default(field), description)
 
 
@@ -217,7 +245,9 @@ def _read_descriptions(model: Any) -> dict[str, str]:
     descriptions = {}
     for field, below in pairwise(definition.body):
         match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(
+                value=ast.Constant(value=str(text))
+            ):
                 descriptions[name] = " ".join(text.split())
     return descriptions
 
@@ -234,7 +264,9 @@ def _find_section(kind: Any) -> tuple[Any, str]:
         found, more = _find_section(inner[0])
         return found, f"[]{more}"
     if origin in {Union, UnionType, Annotated}:
-        return next((found for one in inner if (found := _find_section(one))[0] is not None), (None, ""))
+        return next(
+            (found for one in inner if (found := _find_section(one))[0] is not None), (None, "")
+        )
     return None, ""
 
 
@@ -277,17 +309,19 @@ TYPE_NAMES = {
 }
 
 
-# --- tools ---------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 def render_tools() -> Lines:
     yield "Built-in tools"
     yield from _wrap_paragraph(
-        "Call these tools in a run as shown here. *Permissions* are those that the agent needs. *Limits* are arguments "
-        "whose maximum `tool_config` of the agent can set."
+        "Call these tools in a run as shown here. *Permissions* are those that the agent needs."
+        " *Limits* are arguments whose maximum `tool_config` of the agent can set."
     )
     yield ""
-    packs = ((f"[{pack}](tools/{slug}.md)", _describe_pack(pack)) for pack, slug, _ in _list_packs())
+    packs = (
+        (f"[{pack}](tools/{slug}.md)", _describe_pack(pack)) for pack, slug, _ in _list_packs()
+    )
     bundles = (
         (f"[{bundle['slug']}](tools/{bundle['slug']}.md)", f"A bundle. {bundle['description']}")
         for bundle in _list_bundles()
@@ -296,7 +330,10 @@ def render_tools() -> Lines:
 
 
 def _list_packs() -> list[tuple[str, str, list[Any]]]:
-    """Return the name, the slug and the tools of each built-in pack. `ot.help` links the page with the slug."""
+    """Return the name, the slug and the tools of each built-in pack.
+
+    `ot.help` links the page with the slug.
+    """
     from onetool.runs.tool_loader import load_builtin_tools
     from onetool.sources.builtin.help_text import DOC_SLUGS
 
@@ -329,7 +366,10 @@ def _render_tool(tool: Any) -> Lines:
     yield ""
     yield " ".join(tool.description.split())
     yield ""
-    lines = [f"- `{name}`: {words}" for name, _, words in (line.partition(": ") for line in arguments(tool))]
+    lines = [
+        f"- `{name}`: {words}"
+        for name, _, words in (line.partition(": ") for line in arguments(tool))
+    ]
     yield from lines
     yield from [""] if lines else []
     facts = f"{_format_permissions(tool)}{_format_effects(tool)}{_format_limits(tool)}"
@@ -362,7 +402,9 @@ def _render_cell_functions() -> Lines:
     """Document the functions of `ot` that run in the cell and are not tools."""
     from onetool_child import pack_proxy
 
-    (pack,) = (one for one in vars(pack_proxy).values() if inspect.isclass(one) and "parallel" in vars(one))
+    (pack,) = (
+        one for one in vars(pack_proxy).values() if inspect.isclass(one) and "parallel" in vars(one)
+    )
     for definition in _find_methods(pack):
         if definition.name in {"call", "pack", "parallel", "snippet"}:
             yield f"## ot.{definition.name}"
@@ -379,43 +421,69 @@ def _list_bundles() -> list[Any]:
 
     found = []
     for directory in sorted((Path(inspect.getfile(bundles)).parent / "builtin").iterdir()):
-        documents = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(directory.glob("*.json"))]
+        documents = [
+            json.loads(file.read_text(encoding="utf-8"))
+            for file in sorted(directory.glob("*.json"))
+        ]
         tools = [document for document in documents if "version" in document]
-        found += [{**document, "tools": tools} for document in documents if "version" not in document]
+        found += [
+            {**document, "tools": tools} for document in documents if "version" not in document
+        ]
     return found
 
 
 def render_bundle(bundle: Any) -> Lines:
     yield bundle["slug"]
-    yield f"A bundle. {bundle['description']} Enable it with `onetool bundles enable {bundle['slug']}`."
+    yield (
+        f"A bundle. {bundle['description']} Enable it with `onetool bundles enable"
+        f" {bundle['slug']}`."
+    )
     yield ""
     names = ((f"`{tool['slug']}`", tool["description"]) for tool in bundle["tools"])
     yield from _render_table(("tool", "description"), names)
 
 
-# --- errors --------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 WHEN = {
     "ToolError": "The tool failed or is disabled, or another error without a class of its own.",
     "ToolNotFound": "No pack or tool has this name; the message suggests similar names.",
     "ArgumentError": "An argument is missing, unknown, duplicate, or does not match the schema.",
-    "PermissionDenied": "The agent lacks a permission, the tool is not in its list of tools, or its policy denies it.",
+    "PermissionDenied": (
+        "The agent lacks a permission, the tool is not in its list of tools, or its policy"
+        " denies it."
+    ),
     "SandboxDenied": "The file is outside the agent's sandbox, or matches a denied pattern.",
     "BudgetExceeded": "A budget of the agent or a limit of the run is exhausted.",
     "ToolTimeout": "The call exceeded its timeout.",
     "NetworkError": "A host is not allowed, has a private address, or cannot be reached.",
-    "HttpStatusError": "A stored HTTP tool received an error status; the fields have status, body and retry_after.",
+    "HttpStatusError": (
+        "A stored HTTP tool received an error status; the fields have status, body and retry_after."
+    ),
     "OutputInvalid": "The value does not match the tool's declared output.",
     "Cancelled": "The client cancelled the call, or the server is shutting down.",
-    "AuditUnavailable": "The audit log cannot be written, so the call was not made; the field `file` names the log.",
-    "StorageError": "A result cannot be stored: the disk is full or read-only, or the result exceeds a quota.",
+    "AuditUnavailable": (
+        "The audit log cannot be written, so the call was not made; the field `file` names the log."
+    ),
+    "StorageError": (
+        "A result cannot be stored: the disk is full or read-only, or the result exceeds a quota."
+    ),
     "BundleError": "The bundle store rejected the operation; the field `code` says why.",
-    "ApprovalRequired": "A person must approve the call; the field `run` identifies it for `ot.run_result`.",
+    "ApprovalRequired": (
+        "A person must approve the call; the field `run` identifies it for `ot.run_result`."
+    ),
     "CallRejected": "A person rejected the call; the message has the reason.",
     "Interrupted": "The process of the run ended; the message lists what happened.",
-    "SignInRequired": "The server or API requires a sign-in: run `onetool login NAME`, then repeat the call.",
-    "CannotAsk": "A tool has a question (`Context.ask`), and the client of the run cannot show it to a person.",
-    "ConfigError": "The settings are invalid; the message has the file and line. Also: a tool lacks a secret.",
+    "SignInRequired": (
+        "The server or API requires a sign-in: run `onetool login NAME`, then repeat the call."
+    ),
+    "CannotAsk": (
+        "A tool has a question (`Context.ask`), and the client of the run cannot show it to a"
+        " person."
+    ),
+    "ConfigError": (
+        "The settings are invalid; the message has the file and line. Also: a tool lacks a secret."
+    ),
 }
 
 
@@ -424,23 +492,29 @@ def render_errors() -> Lines:
 
     yield "Errors"
     yield from _wrap_paragraph(
-        "A call that is rejected or fails raises one of these errors, in a run and in a program. All of them are "
-        "subclasses of `ToolError` and have `type`, `message` and `fields` (each field is also an attribute). Runs can "
-        "use them without an import; programs import them from `onetool.errors`. REST bodies, logs and statistics use "
-        "`type`."
+        "A call that is rejected or fails raises one of these errors, in a run and in a program."
+        " All of them are subclasses of `ToolError` and have `type`, `message` and `fields` (each"
+        " field is also an attribute). Runs can use them without an import; programs import them"
+        " from `onetool.errors`. REST bodies, logs and statistics use `type`."
     )
     yield ""
     if missing := TREE.keys() ^ WHEN.keys():
-        raise SystemExit(f"docs/reference/make.py: add these errors to WHEN: {', '.join(sorted(missing))}")
-    rows = ((f"`{name}`", f"`{cls.type}`", _format_bases(cls), WHEN[name]) for name, cls in TREE.items())
+        raise SystemExit(
+            f"docs/reference/make.py: add these errors to WHEN: {', '.join(sorted(missing))}"
+        )
+    rows = (
+        (f"`{name}`", f"`{cls.type}`", _format_bases(cls), WHEN[name]) for name, cls in TREE.items()
+    )
     yield from _render_table(("class", "type", "also a subclass of", "raised when"), rows)
 
 
 def _format_bases(cls: type) -> str:
-    return ", ".join(f"`{base.__name__}`" for base in cls.__bases__ if base.__module__ == "builtins")
+    return ", ".join(
+        f"`{base.__name__}`" for base in cls.__bases__ if base.__module__ == "builtins"
+    )
 
 
-# --- REST ----------------------------------------------------------------------------------------------------------
+# --- REST -----------------------------------------------------------------------------------------
 
 
 def render_rest() -> Lines:
@@ -451,24 +525,31 @@ def render_rest() -> Lines:
     common = sorted(set.intersection(*(set(said["responses"]) for said in operations)) - {"200"})
     yield "REST"
     yield from _wrap_paragraph(
-        "The REST routes of `onetool serve --http`, which also serves MCP at `/mcp` and the admin UI at `/`. "
-        "`/openapi.json` describes all requests and responses. The body of an error is "
-        '`{"error": {"code": "...", "message": "...", "details": {}}}`. Besides the statuses in the table, every route '
-        f"may respond with {', '.join(common)}."
+        "The REST routes of `onetool serve --http`, which also serves MCP at `/mcp` and the admin"
+        " UI at `/`. `/openapi.json` describes all requests and responses. The body of an error is"
+        ' `{"error": {"code": "...", "message": "...", "details": {}}}`. Besides'
+        f" the statuses in the table, every route may respond with {', '.join(common)}."
     )
     yield ""
     yield "## Routes"
     yield ""
     paths = sorted(document["paths"].items(), key=lambda item: (item[0].split("/")[1], item[0]))
     rows = [
-        (f"`{method.upper()} {path}`", said.get("summary", ""), _format_query(said), _format_statuses(said, common))
+        (
+            f"`{method.upper()} {path}`",
+            said.get("summary", ""),
+            _format_query(said),
+            _format_statuses(said, common),
+        )
         for path, methods in paths
         for method, said in methods.items()
     ]
     yield from _render_table(("route", "description", "query", "statuses"), rows)
     yield "## Error codes"
     yield ""
-    yield from _render_table(("code", "status"), ((f"`{code}`", str(status)) for code, status in STATUS.items()))
+    yield from _render_table(
+        ("code", "status"), ((f"`{code}`", str(status)) for code, status in STATUS.items())
+    )
 
 
 def _format_query(operation: Mapping[str, Any]) -> str:
@@ -518,7 +599,7 @@ async def _get(application: Any, path: str) -> bytes:
     return b"".join(parts)
 
 
-# --- Python --------------------------------------------------------------------------------------------------------
+# --- Python ---------------------------------------------------------------------------------------
 
 
 def render_python() -> Lines:
@@ -526,8 +607,8 @@ def render_python() -> Lines:
 
     yield "Python"
     yield from _wrap_paragraph(
-        "The public names of `import onetool`. See [errors](errors.md) for the error classes, and [use it as a "
-        "library](../toolbus.md) for examples."
+        "The public names of `import onetool`. See [errors](errors.md) for the error classes, and"
+        " [use it as a library](../toolbus.md) for examples."
     )
     yield ""
     for name in onetool.__all__:
@@ -535,24 +616,39 @@ def render_python() -> Lines:
         yield f"## {name}"
         yield ""
         if name == "Settings":
-            yield from ("The settings as an object: `Settings.model_validate({...})`. See [settings](settings.md).", "")
+            yield from (
+                (
+                    "The settings as an object: `Settings.model_validate({...})`. See"
+                    " [settings](settings.md)."
+                ),
+                "",
+            )
             continue
         yield from _render_class(name, thing) if inspect.isclass(thing) else _render_function(thing)
 
 
 def _render_class(name: str, cls: type) -> Lines:
-    methods = [one for one in _find_methods(cls) if not one.name.startswith("_") and not _is_overload(one)]
+    methods = [
+        one for one in _find_methods(cls) if not one.name.startswith("_") and not _is_overload(one)
+    ]
     # The others are internal, or documented in the base class.
     methods = [
-        one for one in methods if ast.get_docstring(one) or not (_is_property(one) or hasattr(cls.__base__, one.name))
+        one
+        for one in methods
+        if ast.get_docstring(one) or not (_is_property(one) or hasattr(cls.__base__, one.name))
     ]
     made = [one for one in _find_methods(cls) if one.name == "__init__"]
-    yield f"`{name}{_format_definition(made[0]).removeprefix('__init__').partition(' -> ')[0] if made else ''}`"
+    yield (
+        f"`{name}{_format_definition(made[0]).removeprefix('__init__').partition(' -> ')[0] if made else ''}`"
+    )
     yield ""
     about = "" if (cls.__doc__ or "").startswith(f"{name}(") else _get_summary(cls)
     yield from [about, ""] if about and cls.__doc__ else []
     yield from _render_table(("field", "type", "default"), _find_fields(cls))
-    rows = ((f"`{_format_definition(one)}`", (ast.get_docstring(one) or "").replace("\n", " ")) for one in methods)
+    rows = (
+        (f"`{_format_definition(one)}`", (ast.get_docstring(one) or "").replace("\n", " "))
+        for one in methods
+    )
     yield from _render_table(("method or property", "description"), rows)
 
 
@@ -589,7 +685,10 @@ def _find_fields(cls: type) -> Lines | Iterator[tuple[str, str, str]]:
 
 
 def _format_definition(one: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the signature as written, without `self`. `inspect` formats annotations by Python version."""
+    """Return the signature as written, without `self`.
+
+    `inspect` formats annotations by Python version.
+    """
     returns = f" -> {ast.unparse(one.returns)}" if one.returns else ""
     if _is_property(one):
         return f"{one.name}{returns.replace(' -> ', ': ')}"
@@ -605,7 +704,7 @@ def _is_overload(one: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(ast.unparse(decorator) == "overload" for decorator in one.decorator_list)
 
 
-# --- modules ---------------------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 def render_modules() -> Lines:
@@ -615,7 +714,9 @@ def render_modules() -> Lines:
     )
     yield ""
     for package in SOURCES:
-        for directory in sorted(path.parent for path in package.rglob("*.py") if path.name == "__init__.py"):
+        for directory in sorted(
+            path.parent for path in package.rglob("*.py") if path.name == "__init__.py"
+        ):
             yield from _render_directory(directory)
 
 
@@ -628,7 +729,9 @@ def _render_directory(directory: Path) -> Lines:
         yield from _wrap_paragraph(summary)
         yield ""
     modules = (path for path in sorted(directory.glob("*.py")) if path.stem != "__init__")
-    yield from _render_table(["module", "contents"], ([f"`{path.name}`", _read_summary(path)] for path in modules))
+    yield from _render_table(
+        ["module", "contents"], ([f"`{path.name}`", _read_summary(path)] for path in modules)
+    )
 
 
 def _read_summary(module: Path) -> str:
@@ -637,8 +740,12 @@ def _read_summary(module: Path) -> str:
 
 
 def list_pages() -> dict[str, Callable[[], Lines]]:
-    packs = {f"tools/{slug}.md": partial(render_pack, pack, tools) for pack, slug, tools in _list_packs()}
-    bundles = {f"tools/{bundle['slug']}.md": partial(render_bundle, bundle) for bundle in _list_bundles()}
+    packs = {
+        f"tools/{slug}.md": partial(render_pack, pack, tools) for pack, slug, tools in _list_packs()
+    }
+    bundles = {
+        f"tools/{bundle['slug']}.md": partial(render_bundle, bundle) for bundle in _list_bundles()
+    }
     return {
         "commands.md": render_commands,
         "settings.md": render_settings,

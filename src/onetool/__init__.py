@@ -1,6 +1,11 @@
-"""OneTool: one MCP server with one tool that can call all others. The public names are imported lazily."""
+"""OneTool: one MCP server with one tool that can call all others.
 
-TYPE_CHECKING = False  # as in `typing`, which takes longer to import than the client of the daemon to start
+The public names are imported lazily.
+"""
+
+TYPE_CHECKING = (
+    False  # as in `typing`, which takes longer to import than the client of the daemon to start
+)
 if TYPE_CHECKING:
     from typing import Any
 
@@ -42,8 +47,8 @@ __all__ = [
     "tool",
 ]
 
-# Where each public name is defined. No module of this package has the name of one of them, because importing such a
-# module would replace the name.
+# Where each public name is defined. No module of this package has the name of one of them, because
+# importing such a module would replace the name.
 _MODULES = {
     "Answer": "onetool.runs.answer",
     "CallClient": "onetool.util.context",

@@ -1,8 +1,8 @@
 """The application: constructs settings, sources of tools, cells and the state, and closes them.
 
-Use `async with OneTool(settings) as app:`, then `app.bus` and `await app.run(command)`; or `with` and `run_sync` in
-programs without an event loop. All state is in this object, and nothing is started before it is needed; transports that
-expect a run call `app.cells.warm_up()`.
+Use `async with OneTool(settings) as app:`, then `app.bus` and `await app.run(command)`; or `with`
+and `run_sync` in programs without an event loop. All state is in this object, and nothing is
+started before it is needed; transports that expect a run call `app.cells.warm_up()`.
 """
 
 import asyncio
@@ -25,7 +25,12 @@ from onetool.runs.parts import MakeCells, PartsFactory, SharedProcesses, make_so
 from onetool.runs.runs import Runs
 from onetool.settings.load import Examined, Loaded
 from onetool.settings.model import Settings
-from onetool.settings.settings_reader import SettingsReader, examine_settings, validate_settings, wrap_settings
+from onetool.settings.settings_reader import (
+    SettingsReader,
+    examine_settings,
+    validate_settings,
+    wrap_settings,
+)
 from onetool.sources.llm import LanguageModel
 from onetool.sources.search.search_documents import CatalogSearch
 from onetool.state.changes import Changes
@@ -39,11 +44,12 @@ if TYPE_CHECKING:
 
 
 class OneTool:
-    """The application: `with OneTool() as app: app.run_sync("1 + 1").value`, or `async with` and `await app.run(...)`.
+    """The application: `with OneTool() as app: app.run_sync("1 + 1").value`, or `async with` and
+    `await app.run(...)`.
 
-    It reads no settings files (`from_files` does): `settings` are the settings and `folder` is the data directory.
-    `examine` reads the settings for checks and returns all problems with their locations. `shared` are the processes
-    that it shares with other applications of this process.
+    It reads no settings files (`from_files` does): `settings` are the settings and `folder` is the
+    data directory. `examine` reads the settings for checks and returns all problems with their
+    locations. `shared` are the processes that it shares with other applications of this process.
     """
 
     def __init__(
@@ -58,7 +64,9 @@ class OneTool:
         environment: Mapping[str, str] | None = None,
         shared: SharedProcesses | None = None,
     ) -> None:
-        program_settings = settings if isinstance(settings, Settings) else validate_settings(settings or {})
+        program_settings = (
+            settings if isinstance(settings, Settings) else validate_settings(settings or {})
+        )
         if read is None and examine is None:
             read = lambda: wrap_settings(program_settings, folder)  # noqa: E731 - it is an argument
         self.environment = os.environ if environment is None else environment
@@ -102,7 +110,9 @@ class OneTool:
         self.exposed: tuple[str, ...] = ()  # tools that MCP publishes in addition to `run`
         self.live_runs = LiveRuns(self.bus.events)  # transports that show them start it
         self.http_clients: HttpClientServer | None = None  # of MCP
-        self.list_neighbors: Callable[[], Sequence[OneTool]] = tuple  # other applications of this process
+        self.list_neighbors: Callable[[], Sequence[OneTool]] = (
+            tuple  # other applications of this process
+        )
         self._loop_thread = LoopThread()
 
     @classmethod
@@ -114,7 +124,8 @@ class OneTool:
         working_dir: Path | None = None,
         **options: Any,
     ) -> Self:
-        """Return the application with the settings files of this machine, as the command line reads them.
+        """Return the application with the settings files of this machine, as the command line reads
+        them.
 
         `environment` and `working_dir` are those of this process unless they are given.
         """
@@ -131,7 +142,9 @@ class OneTool:
         self.bus.portal = self._loop_thread.open(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
         self._loop_thread.close(kind, error)
         self.bus.portal = None
 
@@ -145,7 +158,10 @@ class OneTool:
         await self.runs.close()
         await self.cells.__aexit__(None, None, None)
         await asyncio.gather(
-            self.registry.close(), self.llm.close(), self.net.close(), run_in_thread(self.catalog.close)
+            self.registry.close(),
+            self.llm.close(),
+            self.net.close(),
+            run_in_thread(self.catalog.close),
         )
         await self.sign_ins.close()
         await self._parts.close()
@@ -201,7 +217,9 @@ class OneTool:
         instead = "await app.run(...)"
         reject_event_loop(instead)
         self._loop_thread.require()
-        answer: Answer = call_blocking(lambda: self.run(command, agent=agent), self.bus.portal, instead)
+        answer: Answer = call_blocking(
+            lambda: self.run(command, agent=agent), self.bus.portal, instead
+        )
         return answer
 
     def context(self, agent: str = "default") -> ToolContext:

@@ -1,4 +1,7 @@
-"""The error tree, as the server imports it. It is defined in `onetool_child.errors`: cells raise the same errors."""
+"""The error tree, as the server imports it.
+
+It is defined in `onetool_child.errors`: cells raise the same errors.
+"""
 
 from onetool_child.errors import (
     ApprovalRequired,

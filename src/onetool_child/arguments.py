@@ -1,7 +1,9 @@
-"""Conversion of JSON arguments to the annotated types of a function, such as `Path` and `date`. Standard library only.
+"""Conversion of JSON arguments to the annotated types of a function, such as `Path` and `date`.
 
-Arguments are already valid for the schema made from the same annotations; values without a known annotation are
-unchanged. Pydantic converts to its own types, if the extension has imported it.
+Standard library only.
+
+Arguments are already valid for the schema made from the same annotations; values without a known
+annotation are unchanged. Pydantic converts to its own types, if the extension has imported it.
 """
 
 from __future__ import annotations
@@ -21,10 +23,13 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
     Values = dict[str, Any]  # of parameters or fields, by name
 
-PLAIN = frozenset({str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"})
+PLAIN = frozenset(
+    {str, int, float, bool, list, dict, None, types.NoneType, "str", "int", "float", "bool", "None"}
+)
 FLOATS = (float, "float")
 MAX_QUOTED_CHARS = 100
-# The annotation of a context that cannot be resolved, for example because only type checkers import its name.
+# The annotation of a context that cannot be resolved, for example because only type checkers import
+# its name.
 CONTEXT_ANNOTATION = r"(?:(?:\w+\.)*Optional\[)?(?:\w+\.)*(?:Tool)?Context\]?(?:\s*\|\s*None)?"
 COLLECTIONS: dict[str, Convert] = {"set": set, "frozenset": frozenset, "tuple": tuple, "Set": set}
 CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -66,7 +71,9 @@ def _convert(name: str, convert: Convert, value: Any) -> Any:
         return _convert_part(name, convert, value)
     except Mismatch as error:
         quoted = repr(error.value)[:MAX_QUOTED_CHARS]
-        raise ArgumentError(f"invalid value {error.path}={quoted}: {error}", argument=name) from None
+        raise ArgumentError(
+            f"invalid value {error.path}={quoted}: {error}", argument=name
+        ) from None
 
 
 def _convert_part(step: str, convert: Convert, value: Any) -> Any:
@@ -84,7 +91,9 @@ def _convert_part(step: str, convert: Convert, value: Any) -> Any:
 def find_context_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """Return the parameters annotated `Context`, which the worker fills in."""
     annotations = getattr(function, "__annotations__", {})
-    candidates = [name for name, hint in annotations.items() if name != "return" and "Context" in str(hint)]
+    candidates = [
+        name for name, hint in annotations.items() if name != "return" and "Context" in str(hint)
+    ]
     if not candidates:
         return ()
     hints = _get_hints(function)
@@ -96,12 +105,14 @@ def _is_context(hint: Any, annotation: Any) -> bool:
     from typing import Any, Union, get_args, get_origin
 
     if hint is Any:
-        return isinstance(annotation, str) and re.fullmatch(CONTEXT_ANNOTATION, annotation) is not None
+        return (
+            isinstance(annotation, str) and re.fullmatch(CONTEXT_ANNOTATION, annotation) is not None
+        )
     parts = get_args(hint) if get_origin(hint) in {Union, types.UnionType} else (hint,)
     return any(isinstance(part, type) and issubclass(part, Context) for part in parts)
 
 
-# --- parameters -------------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 class Parameters:
@@ -114,7 +125,9 @@ class Parameters:
         self.only_positional = 0
         self.variadic = self.keywords = ""
         self.names: frozenset[str] = frozenset()
-        self.computed_defaults: dict[str, Callable[[], Any]] = {}  # of parameters declared with `= Field(...)`
+        self.computed_defaults: dict[
+            str, Callable[[], Any]
+        ] = {}  # of parameters declared with `= Field(...)`
         if code is None:
             return
         defaults = inner.__defaults__ or ()
@@ -128,7 +141,9 @@ class Parameters:
         self.names = frozenset((*code.co_varnames[:count], self.variadic))
         for name, default in (*self.positional.items(), *(inner.__kwdefaults__ or {}).items()):
             if type(default).__name__ == "FieldInfo":
-                self.computed_defaults[name] = partial(default.get_default, call_default_factory=True)
+                self.computed_defaults[name] = partial(
+                    default.get_default, call_default_factory=True
+                )
 
 
 @lru_cache(maxsize=1024)
@@ -156,7 +171,7 @@ def _unwrap(function: Any) -> Any:
     return function
 
 
-# --- conversion to annotated types -------------------------------------------------------------------------------
+# --- conversion to annotated types ----------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
@@ -167,7 +182,11 @@ def _get_converters(function: Callable[..., Any]) -> dict[str, Convert]:
         found: dict[str, Convert | None] = dict.fromkeys(floats, _to_float)
     else:
         others = {"return", *find_context_names(function)}
-        found = {name: get_converter(hint) for name, hint in _get_hints(function).items() if name not in others}
+        found = {
+            name: get_converter(hint)
+            for name, hint in _get_hints(function).items()
+            if name not in others
+        }
     converters = {name: convert for name, convert in found.items() if convert is not None}
     variadic = _get_parameters(function).variadic
     if variadic in converters:
@@ -192,14 +211,18 @@ def _get_hints(thing: Any) -> Values:
     except Exception:  # noqa: BLE001 - some names may exist only for type checkers
         module = sys.modules.get(getattr(thing, "__module__", ""))
         scope = getattr(_unwrap(thing), "__globals__", None) or vars(module or types)
-        return {name: _resolve_hint(hint, scope, extras) for name, hint in thing.__annotations__.items()}
+        return {
+            name: _resolve_hint(hint, scope, extras) for name, hint in thing.__annotations__.items()
+        }
 
 
 def _resolve_hint(hint: Any, scope: Values, extras: bool) -> Any:
     from typing import Any, get_type_hints
 
     try:
-        return get_type_hints(types.SimpleNamespace(__annotations__={"x": hint}), scope, None, extras)["x"]
+        return get_type_hints(
+            types.SimpleNamespace(__annotations__={"x": hint}), scope, None, extras
+        )["x"]
     except Exception:  # noqa: BLE001 - no usable annotations
         return Any
 
@@ -216,7 +239,9 @@ def get_converter(hint: Any) -> Convert | None:
     if origin in {Union, types.UnionType}:
         return _get_union_converter(parts)
     if origin is Literal:
-        members = {part.value: part for part in parts if hasattr(type(part), "__members__")}  # of enums
+        members = {
+            part.value: part for part in parts if hasattr(type(part), "__members__")
+        }  # of enums
         return (lambda value: members.get(value, value)) if members else None
     if isinstance(origin, type):
         return _get_collection_converter(origin, parts)
@@ -230,7 +255,12 @@ def _unwrap_hint(hint: Any) -> Any:
     while True:
         if hasattr(hint, "__metadata__"):
             hint = hint.__origin__
-        elif getattr(get_origin(hint), "_name", "") in {"Required", "NotRequired", "ReadOnly", "Final"}:
+        elif getattr(get_origin(hint), "_name", "") in {
+            "Required",
+            "NotRequired",
+            "ReadOnly",
+            "Final",
+        }:
             hint = get_args(hint)[0]
         elif hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
@@ -243,7 +273,9 @@ def _unwrap_hint(hint: Any) -> Any:
 
 
 def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
-    """Return a converter that leaves data of a plain alternative unchanged and tries the others in order."""
+    """Return a converter that leaves data of a plain alternative unchanged and tries the others in
+    order.
+    """
     from typing import Literal, get_args, get_origin
 
     found = [(part, get_converter(part)) for part in parts]
@@ -266,13 +298,17 @@ def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
                 errors.append(error)
         if len(errors) == 1:
             raise errors[0]
-        raise Mismatch("", value, "; ".join(f"{error.path}: {error}".removeprefix(": ") for error in errors))
+        raise Mismatch(
+            "", value, "; ".join(f"{error.path}: {error}".removeprefix(": ") for error in errors)
+        )
 
     return convert
 
 
 def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | None:
-    """Return a converter for collections such as `set[str]`, `tuple[int, date]` and `dict[str, Decimal]`."""
+    """Return a converter for collections such as `set[str]`, `tuple[int, date]` and `dict[str,
+    Decimal]`.
+    """
     from collections import abc
 
     items = [get_converter(part) for part in parts]
@@ -295,7 +331,9 @@ def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | N
 
 
 def _make_list_converter(outer: Convert, item: Convert) -> Convert:
-    return lambda value: outer([_convert_part(f"[{index}]", item, each) for index, each in enumerate(value)])
+    return lambda value: outer(
+        [_convert_part(f"[{index}]", item, each) for index, each in enumerate(value)]
+    )
 
 
 def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one case per line
@@ -333,7 +371,7 @@ def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one c
     return others.get(kind)
 
 
-# --- classes ----------------------------------------------------------------------------------------------------------
+# --- classes --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
@@ -342,11 +380,15 @@ def _get_field_converters(kind: type) -> dict[str, Convert]:
     from typing import Literal, get_args, get_origin
 
     converters: dict[str, Convert] = {}
-    aliases = {each.name: each.alias for each in getattr(kind, "__attrs_attrs__", ())}  # `_x` is the argument `x`
+    aliases = {
+        each.name: each.alias for each in getattr(kind, "__attrs_attrs__", ())
+    }  # `_x` is the argument `x`
     for name, hint in _get_hints(kind).items():
         plain = _unwrap_hint(hint)
         convert = get_converter(hint)
-        if convert is None and get_origin(plain) is Literal:  # it may distinguish the classes of a union
+        if (
+            convert is None and get_origin(plain) is Literal
+        ):  # it may distinguish the classes of a union
             convert = _make_literal_check(get_args(plain))
         if convert is not None:
             converters[aliases.get(name, name)] = convert
@@ -393,7 +435,9 @@ def _find_member(kind: Any, value: Any) -> Any:
     except ValueError:
         if isinstance(value, str) and value in kind.__members__:
             return kind[value]
-        raise ValueError(f"expected one of {', '.join(repr(member.value) for member in kind)}") from None
+        raise ValueError(
+            f"expected one of {', '.join(repr(member.value) for member in kind)}"
+        ) from None
 
 
 def _make_decimal(kind: Any, value: Any) -> Any:
@@ -410,10 +454,14 @@ def _parse_duration(value: Any) -> Any:
 
     if isinstance(value, int | float):
         return dt.timedelta(seconds=value)
-    match = re.fullmatch(DURATION, value, re.ASCII | re.IGNORECASE) if len(value) > len("P") else None
+    match = (
+        re.fullmatch(DURATION, value, re.ASCII | re.IGNORECASE) if len(value) > len("P") else None
+    )
     if match is None or not any(match.groups()[1:]):
         raise ValueError("expected an ISO 8601 duration such as PT1H30M, or a number of seconds")
-    parts = {name: float(text) for name, text in match.groupdict().items() if text and name != "sign"}
+    parts = {
+        name: float(text) for name, text in match.groupdict().items() if text and name != "sign"
+    }
     return dt.timedelta(**parts) * (-1 if match["sign"] == "-" else 1)
 
 
@@ -426,11 +474,13 @@ def _decode_base64(value: str) -> bytes:
         raise ValueError("expected base64 for bytes") from None
 
 
-# --- pydantic, if the extension uses it -------------------------------------------------------------------------------
+# --- pydantic, if the extension uses it -----------------------------------------------------------
 
 
 def _is_of_pydantic(hint: Any) -> bool:
-    """Return whether a type is a class of pydantic or has constraints; converters of other types look inside."""
+    """Return whether a type is a class of pydantic or has constraints; converters of other types
+    look inside.
+    """
     if any(not isinstance(each, str) for each in getattr(hint, "__metadata__", ())):
         return True
     is_model = isinstance(hint, type) and hasattr(hint, "__pydantic_core_schema__")
@@ -443,14 +493,18 @@ def _get_pydantic_converter(hint: Any) -> Convert | None:
         adapter = pydantic.TypeAdapter(hint)
     except Exception:  # noqa: BLE001 - a type that pydantic does not know
         return get_converter(_unwrap_hint(hint)) if hasattr(hint, "__metadata__") else None
-    inner = get_converter(hint.__origin__) if hasattr(hint, "__metadata__") else None  # bytes are base64
+    inner = (
+        get_converter(hint.__origin__) if hasattr(hint, "__metadata__") else None
+    )  # bytes are base64
 
     def convert(value: Any) -> Any:
         try:
             return adapter.validate_python(value if inner is None else inner(value))
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_context=False)[0]
-            path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+            path = "".join(
+                f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"]
+            )
             raise Mismatch(path, first["input"], first["msg"]) from None
 
     return convert

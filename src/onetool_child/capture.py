@@ -1,8 +1,8 @@
 """Execution of code and the value of a run, which is determined from the syntax tree.
 
-The code is parsed as it was sent, so that line numbers and strings stay the same; indentation is fixed only if parsing
-fails. Code with a top-level `return` is wrapped in a function whose names are all global, so that its definitions still
-belong to a module.
+The code is parsed as it was sent, so that line numbers and strings stay the same; indentation is
+fixed only if parsing fails. Code with a top-level `return` is wrapped in a function whose names are
+all global, so that its definitions still belong to a module.
 """
 
 import ast
@@ -26,7 +26,9 @@ INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 MAX_INDENTATIONS_TRIED = 8
 IN_MODULES = {"locals": "globals()", "vars": "globals()", "dir": "sorted(globals())"}
 Namespace = dict[str, Any]
-Find = Callable[[list[str], list[str]], Namespace]  # resolves unbound names; also gets all names that the code uses
+Find = Callable[
+    [list[str], list[str]], Namespace
+]  # resolves unbound names; also gets all names that the code uses
 
 
 class NoValue:
@@ -36,8 +38,12 @@ class NoValue:
 NO_VALUE = NoValue()
 
 
-def execute(code: str, namespace: Namespace, filename: str = FILENAME, find: Find | None = None) -> Any:
-    """Run the code in the namespace and return its value. A coroutine or an async generator is awaited.
+def execute(
+    code: str, namespace: Namespace, filename: str = FILENAME, find: Find | None = None
+) -> Any:
+    """Run the code in the namespace and return its value.
+
+    A coroutine or an async generator is awaited.
 
     `find` is called once, before the code starts, for the unbound names that the code reads.
     """
@@ -90,13 +96,15 @@ def _wait_for(coroutine: Coroutine[Any, Any, Any]) -> Any:
         return thread.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
-# --- statements and the expression of the value ----------------------------------------------------------------------
+# --- statements and the expression of the value ---------------------------------------------------
 
 
 def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType | None]:
     """Return the compiled statements and the expression of the value, if any."""
     tree = parse(code, filename)
-    if "return" in code and _find_top_level(tree, ast.Return):  # checking the text first avoids the walk
+    if "return" in code and _find_top_level(
+        tree, ast.Return
+    ):  # checking the text first avoids the walk
         body, tail = _wrap_in_function(tree, filename)
     else:
         body = tree
@@ -108,7 +116,9 @@ def compile_run(code: str, filename: str = FILENAME) -> tuple[CodeType, CodeType
 
 
 def _compile(tree: ast.Module | ast.Expression, filename: str, mode: str) -> CodeType:
-    code: CodeType = compile(tree, filename, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    code: CodeType = compile(
+        tree, filename, mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+    )
     return code
 
 
@@ -119,7 +129,9 @@ def _find_final_value(tree: ast.Module) -> ast.expr | None:
     match last.value:
         case ast.Call(func=ast.Name(id="pprint")):
             return None
-        case ast.Call(func=ast.Name(id="print" | "help" as name)) if name not in _find_bound_names(tree):
+        case ast.Call(func=ast.Name(id="print" | "help" as name)) if name not in _find_bound_names(
+            tree
+        ):
             return None
     return last.value
 
@@ -133,13 +145,20 @@ def find_value_line(code: str) -> int | None:
 
 
 def _wrap_in_function(tree: ast.Module, filename: str) -> tuple[ast.Module, ast.expr | None]:
-    """Wrap the code in `def __run__()`. Its end returns the function itself, which means "no value"."""
+    """Wrap the code in `def __run__()`.
+
+    Its end returns the function itself, which means "no value".
+    """
     for node in _find_top_level(tree, ast.Yield, ast.YieldFrom):
-        raise SyntaxError("'yield' outside function", (filename, node.lineno, node.col_offset + 1, None))
+        raise SyntaxError(
+            "'yield' outside function", (filename, node.lineno, node.col_offset + 1, None)
+        )
     is_async = any(part.is_async for part in _find_top_level(tree, ast.comprehension))
     is_awaited = is_async or bool(_find_top_level(tree, ast.Await, ast.AsyncFor, ast.AsyncWith))
     future = [statement for statement in tree.body if _is_future(statement)]
-    source = f"async def {RUN}(): ...\nawait {RUN}()" if is_awaited else f"def {RUN}(): ...\n{RUN}()"
+    source = (
+        f"async def {RUN}(): ...\nawait {RUN}()" if is_awaited else f"def {RUN}(): ...\n{RUN}()"
+    )
     module: Any = ast.parse(source)
     function, call = module.body
     function.body = _build_function_body(tree)
@@ -162,7 +181,9 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 class _FunctionAdapter(ast.NodeTransformer):
-    """A transformer of statements that are valid in a module but not in a function with global names."""
+    """A transformer of statements that are valid in a module but not in a function with global
+    names.
+    """
 
     def __init__(self, not_builtin: frozenset[str]) -> None:
         self._not_builtin = not_builtin
@@ -179,9 +200,9 @@ class _FunctionAdapter(ast.NodeTransformer):
         match node:
             case ast.Call(func=ast.Name(id=name), args=[], keywords=[]) if name in IN_MODULES:
                 return ast.copy_location(ast.parse(IN_MODULES[name], mode="eval").body, node)
-            case ast.Call(func=ast.Name(id="exec" | "eval" as name), args=[code], keywords=[]) if not (
-                name in self._not_builtin or isinstance(code, ast.Starred)
-            ):
+            case ast.Call(
+                func=ast.Name(id="exec" | "eval" as name), args=[code], keywords=[]
+            ) if not (name in self._not_builtin or isinstance(code, ast.Starred)):
                 node.args.append(ast.parse("globals()", mode="eval").body)
         return self.generic_visit(node)
 
@@ -199,7 +220,9 @@ class _FunctionAdapter(ast.NodeTransformer):
         if isinstance(node, NESTED_SCOPES):
             return node
         if isinstance(node, COMPREHENSIONS):
-            return ast.NodeTransformer.generic_visit(_FunctionAdapter(self._not_builtin | {"exec", "eval"}), node)
+            return ast.NodeTransformer.generic_visit(
+                _FunctionAdapter(self._not_builtin | {"exec", "eval"}), node
+            )
         return super().generic_visit(node)
 
 
@@ -226,14 +249,18 @@ def _list_bound_names(node: ast.AST) -> list[str]:
             return [name]
         case ast.Import(names=names) | ast.ImportFrom(names=names):
             return [(alias.asname or alias.name).partition(".")[0] for alias in names]
-        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+        case (
+            ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+        ):
             return [name]
         case ast.MatchMapping(rest=str(name)):
             return [name]
     return []
 
 
-# --- indentation ---------------------------------------------------------------------------------------------------
+# --- indentation ----------------------------------------------------------------------------------
 
 
 def parse(code: str, filename: str = FILENAME) -> ast.Module:
@@ -254,7 +281,9 @@ def parse(code: str, filename: str = FILENAME) -> ast.Module:
 
 
 def _fix_indentation(code: str) -> Iterator[str]:
-    """Yield variants with fixed indentation: the first line may have lost the indentation of the others."""
+    """Yield variants with fixed indentation: the first line may have lost the indentation of the
+    others.
+    """
     for text in (code, _expand_tabs(code, 4), _expand_tabs(code, 8)):
         yield text
         first, _, rest = text.partition("\n")
@@ -276,11 +305,15 @@ def _parse_block(code: str, filename: str) -> ast.Module:
     assert isinstance(block, ast.If)
     if more or block.orelse:  # only part of it is indented
         raise IndentationError("unexpected indent", (filename, 1, 1, None))
-    return ast.Module([ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[])
+    return ast.Module(
+        [ast.increment_lineno(statement, -1) for statement in block.body], type_ignores=[]
+    )
 
 
 def _expand_tabs(code: str, width: int) -> str:
-    strings = [match.span() for match in STRINGS_AND_COMMENTS.finditer(code) if "\n" in match.group()]
+    strings = [
+        match.span() for match in STRINGS_AND_COMMENTS.finditer(code) if "\n" in match.group()
+    ]
 
     def expand(match: re.Match[str]) -> str:
         is_in_string = any(start < match.start() < end for start, end in strings)

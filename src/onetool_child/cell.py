@@ -1,8 +1,9 @@
 """A cell: the process of one run. It waits for code, runs it like a module, answers and exits.
 
-The zygote forks it, or it starts as a separate process without fork. Everything after `serve` is controlled by the code
-of the model: the security boundary is the kernel (see `confine`) and the server, not this module. As much as possible
-is prepared before the fork, because a cell has to copy every page that it writes to.
+The zygote forks it, or it starts as a separate process without fork. Everything after `serve` is
+controlled by the code of the model: the security boundary is the kernel (see `confine`) and the
+server, not this module. As much as possible is prepared before the fork, because a cell has to copy
+every page that it writes to.
 """
 
 import _signal as signals  # type: ignore[import-not-found]  # `signal` wraps these in enums, which touch many pages
@@ -15,7 +16,9 @@ import linecache
 import os
 import select
 import sys
-from _thread import start_new_thread  # imported by name, because a deterministic run replaces them in their modules
+from _thread import (
+    start_new_thread,
+)  # imported by name, because a deterministic run replaces them in their modules
 from contextlib import suppress
 from itertools import islice
 from time import monotonic, sleep
@@ -63,7 +66,9 @@ HAS_TIMER = hasattr(signals, "setitimer")
 
 
 class Cell:
-    def __init__(self, peer: Peer | None = None, buffer_type: type[io.BufferedWriter] = io.BufferedWriter) -> None:
+    def __init__(
+        self, peer: Peer | None = None, buffer_type: type[io.BufferedWriter] = io.BufferedWriter
+    ) -> None:
         self._peer = peer or Peer(-1, -1, data.encode)
         self._output = _Output(self._peer, buffer_type)
         self._id = 0
@@ -102,7 +107,12 @@ class Cell:
     def rehearse(self) -> None:
         """Run once without effects, so that the memory pages exist when the real run comes."""
         names: JsonObject = {"packs": {"rehearsal": ["call"]}, "tools": {}}
-        self._params = {"code": REHEARSAL, "names": names, "format": None, "max_output": OUTPUT_BUFFER_BYTES}
+        self._params = {
+            "code": REHEARSAL,
+            "names": names,
+            "format": None,
+            "max_output": OUTPUT_BUFFER_BYTES,
+        }
         with self._peer.disconnected('"2000-01-01T00:00:00"'):
             self._encode_success(execute(REHEARSAL, self._create_namespace()))
 
@@ -118,14 +128,20 @@ class Cell:
         if replay:
             from onetool_child import deterministic
 
-            self._on_clock = deterministic.start(replay["seed"].encode(), replay["clock"], replay["until"])
-        elif "random" in sys.modules:  # every cell is a copy of the zygote, including its random state
+            self._on_clock = deterministic.start(
+                replay["seed"].encode(), replay["clock"], replay["until"]
+            )
+        elif (
+            "random" in sys.modules
+        ):  # every cell is a copy of the zygote, including its random state
             sys.modules["random"].seed()
         is_executed = False
         try:
             self._start_clock()
             sys.meta_path.append(self._finder)  # not before: the zygote imports modules too
-            value = execute(self._params["code"], self._create_namespace(), find=self._request_names)
+            value = execute(
+                self._params["code"], self._create_namespace(), find=self._request_names
+            )
             is_executed = True
             self._check_sanitize()
             answer = self._encode_success(value)
@@ -134,7 +150,7 @@ class Cell:
         self._output.flush()
         self._peer.send_line(answer)
 
-    # --- the answer ---------------------------------------------------------------------------------------------
+    # --- the answer -------------------------------------------------------------------------------
 
     def _encode_success(self, value: Any) -> str:
         chosen = self._main.get("__format__")
@@ -150,20 +166,28 @@ class Cell:
         if messages.fits(line):
             return line
         # YAML takes a second per megabyte, and JSON is valid YAML.
-        is_indented = chosen in {"json_h", "yml_h"} and not data.has_too_much_indentation(result["value"])
+        is_indented = chosen in {"json_h", "yml_h"} and not data.has_too_much_indentation(
+            result["value"]
+        )
         text, parsed = _render_value(result["value"], line, 2 if is_indented else None)
         limit = self._params["max_output"]
         if len(text) > limit:
-            raise ToolError(f"the value has {len(text)} characters, the limit is {limit}; return a part of it")
+            raise ToolError(
+                f"the value has {len(text)} characters, the limit is {limit}; return a part of it"
+            )
         # It is sent as rendered text, so that the server never parses it.
         self._peer.send_pieces("value", messages.split_text(text))
         about = {"value": None, "is_json": not isinstance(parsed, str), "about": summary(parsed)}
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
 
     def _store_media(self, value: Any) -> JsonObject | None:
-        """Send an image or audio to the server and return its description; None for any other value."""
+        """Send an image or audio to the server and return its description; None for any other
+        value.
+        """
         # `isinstance` would read `__class__`, which an unknown result of a plan does not have.
-        is_binary = issubclass(type(value), bytes | bytearray) and self._media_count < media.MAX_MEDIA
+        is_binary = (
+            issubclass(type(value), bytes | bytearray) and self._media_count < media.MAX_MEDIA
+        )
         found = media.find_media(value, self._params["max_output"]) if is_binary else None
         if found is None:
             return None
@@ -173,7 +197,9 @@ class Cell:
     def _check_sanitize(self) -> None:
         chosen = self._main.get("__sanitize__")
         if chosen is not None and not isinstance(chosen, bool):
-            raise ToolError(f"invalid __sanitize__ of type {type(chosen).__name__}: expected True or False")
+            raise ToolError(
+                f"invalid __sanitize__ of type {type(chosen).__name__}: expected True or False"
+            )
 
     def _get_sanitize(self) -> bool | None:
         chosen = self._main.get("__sanitize__")
@@ -192,11 +218,21 @@ class Cell:
         lines = _split_lines(self._params["code"])
         source = lines[line - 1][:MAX_SOURCE_CHARS] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
-        is_in_run = isinstance(error, SyntaxError) and error.filename == FILENAME  # `str(error)` repeats the line
-        text = str(error.msg) if isinstance(error, SyntaxError) and is_in_run else get_message(error)
+        is_in_run = (
+            isinstance(error, SyntaxError) and error.filename == FILENAME
+        )  # `str(error)` repeats the line
+        text = (
+            str(error.msg) if isinstance(error, SyntaxError) and is_in_run else get_message(error)
+        )
         message = f"{text[:MAX_MESSAGE_CHARS]}{_find_snippet_line(error)}"
         kind = {"type": error_type(error), "class": type(error).__name__, "message": message}
-        about = {**kind, "line": line, "source": source, "name": name, "sanitize": self._get_sanitize()}
+        about = {
+            **kind,
+            "line": line,
+            "source": source,
+            "name": name,
+            "sanitize": self._get_sanitize(),
+        }
         details = {**_describe_missing_name(error), **_describe_file(error)}
         if shape := describe_failed_value(error, FILENAME, self._last_shape):
             details["shape"] = shape
@@ -216,12 +252,19 @@ class Cell:
             return None
         return answer if messages.fits(answer) else None
 
-    # --- the namespace ------------------------------------------------------------------------------------------
+    # --- the namespace ----------------------------------------------------------------------------
 
     def _create_namespace(self) -> Namespace:
-        """Create a real module, so that classes, enums, dataclasses and pickle find themselves by name."""
+        """Create a real module, so that classes, enums, dataclasses and pickle find themselves by
+        name.
+        """
         code = self._params["code"]
-        linecache.cache[FILENAME] = (len(code), None, [f"{line}\n" for line in _split_lines(code)], FILENAME)
+        linecache.cache[FILENAME] = (
+            len(code),
+            None,
+            [f"{line}\n" for line in _split_lines(code)],
+            FILENAME,
+        )
         module = ModuleType("__main__")
         module.__dict__["__builtins__"] = builtins
         if self._params["format"]:
@@ -240,7 +283,9 @@ class Cell:
         for name, target in names["tools"].items():
             known[name] = ToolProxy(target, self._call, self._peer.request)
         if "projects" in names:
-            known["proj"] = ProjectsProxy(names["projects"], lambda name, kwargs: self._call(name, (), kwargs))
+            known["proj"] = ProjectsProxy(
+                names["projects"], lambda name, kwargs: self._call(name, (), kwargs)
+            )
         return known
 
     def _make_pack(self, pack: str, tools: list[str]) -> PackProxy:
@@ -267,7 +312,12 @@ class Cell:
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: JsonObject, account: str = "") -> Any:
         self._output.flush()  # send printed output before waiting for the call
-        params = {"name": name, "args": args, "kwargs": kwargs, **({"account": account} if account else {})}
+        params = {
+            "name": name,
+            "args": args,
+            "kwargs": kwargs,
+            **({"account": account} if account else {}),
+        }
         value = self._peer.request("call", params)
         self._last_shape = describe_shape(value)
         if type(value) is dict and value.keys() == {self._params.get("placeholder")}:
@@ -278,23 +328,33 @@ class Cell:
 
     def _make_placeholder(self, data: JsonObject) -> Any:
         """Return a placeholder for the result of a call that a plan did not make."""
-        return UnknownResult(data, lambda line: self._peer.request("inspect", {"data": data, "line": line}))
+        return UnknownResult(
+            data, lambda line: self._peer.request("inspect", {"data": data, "line": line})
+        )
 
     def _run_snippet(self, name: str, values: JsonObject) -> Any:
         """Run a snippet in its own namespace, like a function."""
         if SNIPPET_DEPTH.get() >= MAX_SNIPPET_DEPTH:
-            raise ToolError(f"snippets are nested more than {MAX_SNIPPET_DEPTH} levels deep, the last is ${name}")
+            raise ToolError(
+                f"snippets are nested more than {MAX_SNIPPET_DEPTH} levels deep, the last is"
+                f" ${name}"
+            )
         expansion = self._peer.request("snippet", {"name": name, "values": values})
         code = expansion["code"]
         namespace = {"__builtins__": builtins, **self._bind_names(code, expansion["names"])}
         outer = SNIPPET_DEPTH.set(SNIPPET_DEPTH.get() + 1)
         try:
-            value = execute(code, {"__name__": "__main__", **namespace}, f"{SNIPPET_FILE}{name}>", self._request_names)
+            value = execute(
+                code,
+                {"__name__": "__main__", **namespace},
+                f"{SNIPPET_FILE}{name}>",
+                self._request_names,
+            )
         finally:
             SNIPPET_DEPTH.reset(outer)
         return None if value is NO_VALUE else value
 
-    # --- time ---------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def _start_clock(self) -> None:
         """Start the timer. Only longer runs get a thread that flushes printed output."""
@@ -316,13 +376,18 @@ class Cell:
         signals.setitimer(signals.ITIMER_REAL, left)
 
     def _handle_answer(self, answer: JsonObject) -> None:
-        """Read what the server says about the time: how long the run was paused, and when a call ended."""
+        """Read what the server says about the time: how long the run was paused, and when a call
+        ended.
+        """
         self._paused_for = max(self._paused_for, answer.get("paused_for", 0.0))
         if "clock" in answer and self._on_clock is not None:
             self._on_clock(answer["clock"], answer.get("replayed", False))
 
     def _handle_timeout(self, _signal: int, frame: FrameType | None) -> None:
-        """Report the line that was running. The server kills the cell shortly afterwards in any case."""
+        """Report the line that was running.
+
+        The server kills the cell shortly afterwards in any case.
+        """
         if not self._peer.writing.acquire(blocking=False):  # a line is being written: wait for it
             signals.setitimer(signals.ITIMER_REAL, RETRY_SECONDS)
             return
@@ -340,16 +405,24 @@ class Cell:
 
 
 class _Output(io.RawIOBase):
-    """The standard output of the code, which is sent to the server. `stream` is the text file the code sees."""
+    """The standard output of the code, which is sent to the server.
+
+    `stream` is the text file the code sees.
+    """
 
     def __init__(self, peer: Peer, buffer_type: type[io.BufferedWriter]) -> None:
         self._peer = peer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._buffer = buffer_type(self, OUTPUT_BUFFER_BYTES)
         self._is_flushing = False
-        # With `write_through`, everything pending is in the buffer, whose lock keeps flushes of two threads in order.
+        # With `write_through`, everything pending is in the buffer, whose lock keeps flushes of two
+        # threads in order.
         self.stream = io.TextIOWrapper(
-            self._buffer, encoding="utf-8", errors="backslashreplace", newline="\n", write_through=True
+            self._buffer,
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="\n",
+            write_through=True,
         )
 
     def writable(self) -> bool:
@@ -385,7 +458,12 @@ def _render_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
     try:
         if indent is None:
             return data.record_lines(value), value
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, separators=(",", ": ")), value
+        return (
+            json.dumps(
+                value, ensure_ascii=False, allow_nan=False, indent=indent, separators=(",", ": ")
+            ),
+            value,
+        )
     except (TypeError, ValueError):  # it contains objects, which may be iterable only once
         decoded = json.loads(line)["result"]["value"]
     return decoded if isinstance(decoded, str) else data.text(decoded, indent), decoded
@@ -430,27 +508,45 @@ def _describe_missing_name(error: BaseException) -> JsonObject:
         return {}
     frame = next((frame for file, _, frame in _list_traceback(error) if file == FILENAME), None)
     if frame is None or is_unbound:
-        unbound = [name for name in frame.f_code.co_varnames if name not in frame.f_locals] if frame else []
+        unbound = (
+            [name for name in frame.f_code.co_varnames if name not in frame.f_locals]
+            if frame
+            else []
+        )
         return {"variables": unbound[:MAX_VARIABLES]}
     assert isinstance(error, AttributeError)
     found = [*frame.f_locals.items(), *list(frame.f_globals.items())]
     variables = [name for name, value in found if value is error.obj]
-    keys = [key for key in islice(error.obj, MAX_VARIABLES) if type(key) is str] if type(error.obj) is dict else []
-    about = {"name": error.name, "object": type(error.obj).__name__, "variables": variables[:MAX_VARIABLES]}
+    keys = (
+        [key for key in islice(error.obj, MAX_VARIABLES) if type(key) is str]
+        if type(error.obj) is dict
+        else []
+    )
+    about = {
+        "name": error.name,
+        "object": type(error.obj).__name__,
+        "variables": variables[:MAX_VARIABLES],
+    }
     return {**about, "keys": keys} if keys else about
 
 
 def _describe_file(error: BaseException) -> dict[str, str]:
     """Return the file that the code could not open."""
-    if type(error) is FileNotFoundError or type(error) is PermissionError:  # a subclass may do anything
+    if (
+        type(error) is FileNotFoundError or type(error) is PermissionError
+    ):  # a subclass may do anything
         return {"file": error.filename} if type(error.filename) is str else {}
     return {}
 
 
 def _find_snippet_line(error: BaseException) -> str:
-    """Return the place in a snippet where the error occurred, formatted like a syntax error of Python."""
+    """Return the place in a snippet where the error occurred, formatted like a syntax error of
+    Python.
+    """
     places = (
-        (file, line) for file, line, _ in _list_traceback(error) if file == FILENAME or file.startswith(SNIPPET_FILE)
+        (file, line)
+        for file, line, _ in _list_traceback(error)
+        if file == FILENAME or file.startswith(SNIPPET_FILE)
     )
     file, line = next(places, (FILENAME, 0))
     return "" if file == FILENAME else f" ({file}, line {line})"

@@ -1,11 +1,12 @@
 """Kernel isolation of a process: one function per layer, each usable alone and irreversible.
 
-`landlock` restricts the file system, `seccomp` allows only the system calls in `syscalls.py`, `drop_capabilities`
-removes the capabilities of root, and `limit_resources` limits memory, files and descriptors. A layer that the machine
-does not support raises `Unavailable`; the caller decides what to do.
+`landlock` restricts the file system, `seccomp` allows only the system calls in `syscalls.py`,
+`drop_capabilities` removes the capabilities of root, and `limit_resources` limits memory, files and
+descriptors. A layer that the machine does not support raises `Unavailable`; the caller decides what
+to do.
 
-Landlock and seccomp can be prepared in one process and applied in a child with a single system call. All work is done
-before the fork, because a cell pays for every page it touches.
+Landlock and seccomp can be prepared in one process and applied in a child with a single system
+call. All work is done before the fork, because a cell pays for every page it touches.
 """
 
 import ctypes
@@ -56,7 +57,16 @@ ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 
 # What programs need of the system.
-PROGRAM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc/self", "/sys/devices/system/cpu")
+PROGRAM_PATHS = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib64",
+    "/etc",
+    "/proc/self",
+    "/sys/devices/system/cpu",
+)
 DEVICE_PATHS = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 
 
@@ -78,13 +88,19 @@ def _libc() -> Any:
 def _check_result(result: int, what: str) -> int:
     if result < 0:
         code = ctypes.get_errno()
-        kind = Unavailable if code in {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL} else OSError
+        kind = (
+            Unavailable
+            if code in {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL}
+            else OSError
+        )
         raise kind(code, f"{what}: {os.strerror(code)}")
     return result
 
 
 def _syscall(number: int, *arguments: object) -> int:
-    return _check_result(_libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}")
+    return _check_result(
+        _libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}"
+    )
 
 
 def _prctl(option: int, first: int, second: int = 0) -> None:
@@ -114,7 +130,9 @@ def continue_without_parent() -> None:
 
 def can_confine_programs() -> bool:
     """Return whether the machine supports the layers of `confine_program`."""
-    return sys.platform == "linux" and landlock_version() > 0 and platform.machine() in syscalls.COLUMN
+    return (
+        sys.platform == "linux" and landlock_version() > 0 and platform.machine() in syscalls.COLUMN
+    )
 
 
 def confine_program(
@@ -125,9 +143,11 @@ def confine_program(
     listed: Iterable[str] = (),
     makes_special_files: bool = False,
 ) -> None:
-    """Confine this process and what it starts to these paths and the system's programs; exit if that is impossible.
+    """Confine this process and what it starts to these paths and the system's programs; exit if
+    that is impossible.
 
-    Of `listed` directories, it reads only names. `makes_special_files` allows links, pipes and sockets in `write`.
+    Of `listed` directories, it reads only names. `makes_special_files` allows links, pipes and
+    sockets in `write`.
     """
     special_files = MAKE_SYM | MAKE_FIFO | MAKE_SOCK if makes_special_files else 0
     try:
@@ -144,7 +164,7 @@ def confine_program(
         raise SystemExit(f"this machine does not support the sandbox: {error}") from None
 
 
-# --- Landlock -----------------------------------------------------------------------------------------------------
+# --- Landlock -------------------------------------------------------------------------------------
 
 
 @cache
@@ -163,9 +183,11 @@ def landlock(
     programs: bool = False,
     network: bool = False,
 ) -> None:
-    """Restrict this process to these files and directories, without signals and abstract sockets to the outside.
+    """Restrict this process to these files and directories, without signals and abstract sockets to
+    the outside.
 
-    `programs` allows executing readable files, `network` allows TCP. `extra_rights` are further rights for paths.
+    `programs` allows executing readable files, `network` allows TCP. `extra_rights` are further
+    rights for paths.
     """
     ruleset = landlock_ruleset(read, write, programs=programs, network=network)
     try:
@@ -181,7 +203,9 @@ def landlock(
 def landlock_ruleset(
     read: Iterable[str], write: Iterable[str], *, programs: bool = False, network: bool = False
 ) -> int:
-    """Return the descriptor of a ruleset for these paths, which `restrict_to` applies, also in a child."""
+    """Return the descriptor of a ruleset for these paths, which `restrict_to` applies, also in a
+    child.
+    """
     ruleset = _create_ruleset(network=network)
     execute = EXECUTE if programs else 0
     for rights, paths in ((READ | execute, read), (WRITE | execute, write)):
@@ -207,7 +231,9 @@ def _create_ruleset(*, network: bool) -> int:
     attributes = struct.pack("QQQ", _get_handled_rights(), tcp, ABSTRACT_SOCKETS_AND_SIGNALS)
     version = landlock_version()
     size = 24 if version >= 6 else 16 if version >= 4 else 8  # noqa: PLR2004 - versions of the interface
-    return _syscall(SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    return _syscall(
+        SYS_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0)
+    )
 
 
 def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
@@ -226,29 +252,44 @@ def _allow_beneath(ruleset: int, path: str, rights: int) -> None:
 def standard_library() -> list[str]:
     """Return the files of the standard library, without installed packages."""
     roots = _python_directories()
-    entries = [entry.path for root in roots for entry in os.scandir(root) if not entry.name.endswith("-packages")]
+    entries = [
+        entry.path
+        for root in roots
+        for entry in os.scandir(root)
+        if not entry.name.endswith("-packages")
+    ]
     return [*entries, *_system_files()]
 
 
 @cache
 def around_standard_library(excluded_path: str) -> list[str]:
-    """Return the few directories that contain the standard library, for use after `standard_library` is applied.
+    """Return the few directories that contain the standard library, for use after
+    `standard_library` is applied.
 
     A directory that contains `excluded_path` is omitted, because access to it must not be allowed.
     """
     directories = {
-        os.path.realpath(path) for path in (*_python_directories(), "/usr", "/lib", "/lib64", "/etc", "/dev")
+        os.path.realpath(path)
+        for path in (*_python_directories(), "/usr", "/lib", "/lib64", "/etc", "/dev")
     }
     excluded = os.path.realpath(excluded_path)
     return sorted(path for path in directories if not excluded.startswith(f"{path}/"))
 
 
 def _python_directories() -> list[str]:
-    return sorted({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(os.__file__)})  # noqa: PTH120 - see above
+    return sorted(
+        {
+            sysconfig.get_path("stdlib"),
+            sysconfig.get_path("platstdlib"),
+            os.path.dirname(os.__file__),  # noqa: PTH120 - pathlib costs start-up here
+        }
+    )
 
 
 def _system_files() -> list[str]:
-    """Return what the standard library reads elsewhere: shared libraries, time zones, MIME types, random bytes."""
+    """Return what the standard library reads elsewhere: shared libraries, time zones, MIME types,
+    random bytes.
+    """
     triplet = sysconfig.get_config_var("MULTIARCH") or "none"
     libraries = [
         f"/lib/{triplet}",
@@ -263,7 +304,7 @@ def _system_files() -> list[str]:
     return sorted({path for path in real if os.path.exists(path)})  # noqa: PTH110 - see above
 
 
-# --- seccomp ------------------------------------------------------------------------------------------------------
+# --- seccomp --------------------------------------------------------------------------------------
 
 
 class Filter:
@@ -286,7 +327,7 @@ class Filter:
         _prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, self._address)
 
 
-# --- capabilities and limits --------------------------------------------------------------------------------------
+# --- capabilities and limits ----------------------------------------------------------------------
 
 LAST_CAPABILITY = 63
 CAPABILITY_VERSION_3 = 0x20080522
@@ -312,7 +353,9 @@ def limit_resources(*, memory_bytes: int, file_bytes: int) -> None:
 
 
 def split_memory(process: int, memory_bytes: int) -> int:
-    """Take half of its free memory from another process, for good. Return how much of `memory_bytes` it keeps.
+    """Take half of its free memory from another process, for good.
+
+    Return how much of `memory_bytes` it keeps.
 
     Where memory is not limited by `limit_resources`, nothing changes, and the result is 0.
     """

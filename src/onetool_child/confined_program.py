@@ -1,7 +1,7 @@
 """Starts a program that the kernel confines: `confined_program.py RULES COMMAND ARGUMENT…`.
 
-RULES is a JSON file with the rules of `confine.confine_program` and the environment of the program, which therefore
-has no effect on the processes that start it. Standard library only.
+RULES is a JSON file with the rules of `confine.confine_program` and the environment of the program,
+which therefore has no effect on the processes that start it. Standard library only.
 """
 
 import json

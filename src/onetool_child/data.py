@@ -1,7 +1,7 @@
 """Serialization of values to JSON: dates as ISO strings, bytes as base64, sets as lists.
 
-Objects are serialized in the process whose code created them, never in the server, so that a hostile `__str__` runs in
-its own cell.
+Objects are serialized in the process whose code created them, never in the server, so that a
+hostile `__str__` runs in its own cell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 200
 MAX_INDENTATION_BYTES = 1 << 24
-FORMATS = ("json", "json_h", "yml", "yml_h", "raw")  # of `__format__`; `onetool.util.render` writes them
+FORMATS = (
+    "json",
+    "json_h",
+    "yml",
+    "yml_h",
+    "raw",
+)  # of `__format__`; `onetool.util.render` writes them
 
 
 MAX_RECORD_CHARS = 1_000  # a longer record is split into its items
@@ -58,7 +64,9 @@ _ENCODER = json.JSONEncoder(default=_reject_object, separators=(",", ":"))
 
 
 def encode(value: Any, convert: Callable[[Any], Any] | None = None) -> str:
-    """Return the value as one line of ASCII JSON. NaN and Infinity are kept for the formats of the server.
+    """Return the value as one line of ASCII JSON.
+
+    NaN and Infinity are kept for the formats of the server.
 
     `convert` returns the data for an object, or None to use the default.
     """
@@ -79,7 +87,11 @@ def _encode_objects(value: Any, convert: Callable[[Any], Any] | None) -> str:
         error = NotData("the value is nested too deeply; return a part of it")
     except ValueError as failure:
         is_circle = "Circular" in str(failure)
-        reason = "the value refers to itself and cannot be returned; return a part of it" if is_circle else str(failure)
+        reason = (
+            "the value refers to itself and cannot be returned; return a part of it"
+            if is_circle
+            else str(failure)
+        )
         error = NotData(reason)
     raise error
 
@@ -119,20 +131,36 @@ def text(value: Any, indent: int | None = None) -> str:
     separators = (",", ":") if indent is None else (",", ": ")
     try:
         return json.dumps(
-            value, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators, default=_reject_object
+            value,
+            ensure_ascii=False,
+            allow_nan=False,
+            indent=indent,
+            separators=separators,
+            default=_reject_object,
         )
     except (TypeError, ValueError):  # objects, keys that are not strings, or NaN
-        return json.dumps(replace_non_finite(as_data(value)), ensure_ascii=False, indent=indent, separators=separators)
+        return json.dumps(
+            replace_non_finite(as_data(value)),
+            ensure_ascii=False,
+            indent=indent,
+            separators=separators,
+        )
 
 
 def record_lines(value: Any, depth: int = 0) -> str:
-    """Return the value as JSON with line breaks only between records, the items of long collections.
+    """Return the value as JSON with line breaks only between records, the items of long
+    collections.
 
-    Without line breaks it is compact JSON, because JSON strings have none. The value is data without NaN.
+    Without line breaks it is compact JSON, because JSON strings have none. The value is data
+    without NaN.
     """
     if not isinstance(value, dict | list | tuple) or not value or depth > MAX_RECORD_DEPTH:
         return _READABLE.encode(value)
-    if depth == 0 and len(value) < MAX_RECORD_CHARS and len(text := _READABLE.encode(value)) < MAX_RECORD_CHARS:
+    if (
+        depth == 0
+        and len(value) < MAX_RECORD_CHARS
+        and len(text := _READABLE.encode(value)) < MAX_RECORD_CHARS
+    ):
         return text
     start, end = ("{", "}") if isinstance(value, dict) else ("[", "]")
     return f"{start}\n" + ",\n".join(_format_records(value, depth)) + f"\n{end}"
@@ -156,23 +184,33 @@ def replace_non_finite(value: Any, replacement: float | None = None) -> Any:
 
 
 def is_deeper_than(value: Any, max_depth: int) -> bool:
-    """Return whether data is nested deeper than `max_depth`, level by level instead of by recursion."""
+    """Return whether data is nested deeper than `max_depth`, level by level instead of by
+    recursion.
+    """
     level = [value]
     for _ in range(max_depth):
         collections = [item for item in level if isinstance(item, dict | list)]
-        level = [inner for item in collections for inner in (item.values() if isinstance(item, dict) else item)]
+        level = [
+            inner
+            for item in collections
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
     return any(isinstance(item, dict | list) for item in level)
 
 
 def has_too_much_indentation(value: Any) -> bool:
-    """Return whether indentation is too large: a megabyte of nested brackets makes 500 MB of whitespace."""
+    """Return whether indentation is too large: a megabyte of nested brackets makes 500 MB of
+    whitespace.
+    """
     indentation = 0
     queue = [(value, 1)]
     while queue and indentation <= MAX_INDENTATION_BYTES:
         item, depth = queue.pop()
         if isinstance(item, dict | list | tuple):
             indentation += 2 * depth * (1 + len(item))
-            queue += [(child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)]
+            queue += [
+                (child, depth + 1) for child in (item.values() if isinstance(item, dict) else item)
+            ]
     return indentation > MAX_INDENTATION_BYTES
 
 
@@ -198,7 +236,9 @@ def _convert_object(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
     is_dataclass = dataclasses.is_dataclass(type(value))
-    fields = dataclasses.fields(value) if is_dataclass else getattr(type(value), "__attrs_attrs__", None)
+    fields = (
+        dataclasses.fields(value) if is_dataclass else getattr(type(value), "__attrs_attrs__", None)
+    )
     if fields is not None:
         return {getattr(field, "alias", field.name): getattr(value, field.name) for field in fields}
     if hasattr(value, "model_dump"):
@@ -212,7 +252,9 @@ def _convert_library_object(value: Any) -> Any:
             return _convert_table(value, pandas)
         if value is pandas.NaT or value is pandas.NA:
             return None
-    if type(value).__module__ == "numpy" and value.dtype.name == "datetime64[ns]":  # its list has only numbers
+    if (
+        type(value).__module__ == "numpy" and value.dtype.name == "datetime64[ns]"
+    ):  # its list has only numbers
         value = value.astype("datetime64[us]")
     for method in CONVERSION_METHODS:
         if hasattr(value, method):
@@ -227,21 +269,36 @@ def _convert_to_text(value: Any) -> str:
     if hasattr(kind, "__await__"):
         raise NotData(f"cannot return a {kind.__name__} inside another value; await it")
     if hasattr(kind, "__anext__"):
-        raise NotData("cannot return an async generator inside another value; use [item async for item in ...]")
+        raise NotData(
+            "cannot return an async generator inside another value; use [item async for item in"
+            " ...]"
+        )
     is_own_class = kind is object or kind.__flags__ & HEAP_TYPE
     if is_own_class and kind.__str__ is object.__str__:  # its text would be its `repr`
-        name = kind.__qualname__ if kind.__module__ == "__main__" else f"{kind.__module__}.{kind.__qualname__}"
-        raise NotData(f"cannot return an object of type {name}; return its data, such as a dict of its attributes")
+        name = (
+            kind.__qualname__
+            if kind.__module__ == "__main__"
+            else f"{kind.__module__}.{kind.__qualname__}"
+        )
+        raise NotData(
+            f"cannot return an object of type {name}; return its data, such as a dict of its"
+            " attributes"
+        )
     return str(value)
 
 
 def _convert_table(table: Any, pandas: Any) -> Any:
-    """Return a DataFrame as records, with its index unless that only counts rows; a Series as a mapping."""
+    """Return a DataFrame as records, with its index unless that only counts rows; a Series as a
+    mapping.
+    """
     is_series = isinstance(table, pandas.Series)
     labels = table.index if is_series else table.columns
     if not labels.is_unique:
         place = "index" if is_series else "columns"
-        raise NotData(f"cannot return a {type(table).__name__} with duplicate labels in its {place}; rename them first")
+        raise NotData(
+            f"cannot return a {type(table).__name__} with duplicate labels in its {place}; rename"
+            " them first"
+        )
     if is_series:
         return dict(zip(labels.tolist(), table.tolist(), strict=True))
     has_labels = not isinstance(table.index, pandas.RangeIndex) or table.index.name is not None
@@ -249,7 +306,9 @@ def _convert_table(table: Any, pandas: Any) -> Any:
 
 
 def _dump_model(model: Any) -> Any:
-    """Return the data of a pydantic model as it serializes itself; bytes that are not text are left to `_plain`."""
+    """Return the data of a pydantic model as it serializes itself; bytes that are not text are left
+    to `_plain`.
+    """
     try:
         return model.model_dump(mode="json")
     except (TypeError, ValueError):
@@ -271,7 +330,10 @@ def _sort_if_possible(value: Iterable[Any]) -> list[Any]:
 
 
 _CONVERSIONS: tuple[tuple[Any, Any], ...] = (
-    (Reference, lambda value: type(value).to_data(value)),  # first: inspecting a placeholder ends the run
+    (
+        Reference,
+        lambda value: type(value).to_data(value),
+    ),  # first: inspecting a placeholder ends the run
     ((set, frozenset), _sort_if_possible),
     (bytes, _encode_base64),
     ((bytearray, memoryview), lambda value: _encode_base64(bytes(value))),
@@ -286,7 +348,9 @@ def _convert_keys(value: Any, plain: _Converter, depth: int = 0) -> Any:
     if depth > MAX_DEPTH:
         raise NotData("the value is nested too deeply; return a part of it")
     if isinstance(value, Mapping):
-        return {_convert_key(key): _convert_keys(item, plain, depth + 1) for key, item in value.items()}
+        return {
+            _convert_key(key): _convert_keys(item, plain, depth + 1) for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_convert_keys(item, plain, depth + 1) for item in value]
     if value is None or isinstance(value, str | int | float):

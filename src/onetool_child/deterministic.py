@@ -1,9 +1,10 @@
-"""Determinism of a run that may be replayed: random numbers and times depend only on its seed and recorded answers.
+"""Determinism of a run that may be replayed: random numbers and times depend only on its seed and
+recorded answers.
 
-Each thread, and each task of a thread pool, has its own `Source`, which is derived from that of its creator. The time
-is that of the last answer to a call, and each reading advances it by one microsecond, so that loops that wait for a
-time end. Modules are patched when they are imported, or at the start if they already are. docs/security.md lists what
-is not covered.
+Each thread, and each task of a thread pool, has its own `Source`, which is derived from that of its
+creator. The time is that of the last answer to a call, and each reading advances it by one
+microsecond, so that loops that wait for a time end. Modules are patched when they are imported, or
+at the start if they already are. docs/security.md lists what is not covered.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ READING_NANOSECONDS = 1000  # by which a reading advances the clock
 BLOCK_BYTES = 64
 MULTICAST_BIT = 1 << 40  # of the node of a UUID, if it is random
 UUID_EPOCH = 0x01B21DD213814000  # 1582-10-15 to 1970-01-01, in units of 100 ns
-START_THREAD = ("_start_new_thread", "_start_joinable_thread", "start_new_thread", "start_new", "start_joinable_thread")
+START_THREAD = (
+    "_start_new_thread",
+    "_start_joinable_thread",
+    "start_new_thread",
+    "start_new",
+    "start_joinable_thread",
+)
 
 _local = threading.local()
 _sleep = time.sleep
@@ -82,7 +89,9 @@ class Source:
 def _derive(key: bytes, purpose: bytes, number: int) -> bytes:
     from _blake2 import blake2b  # `hashlib` would load OpenSSL
 
-    return blake2b(number.to_bytes(8, "big"), key=key, person=purpose, digest_size=BLOCK_BYTES).digest()
+    return blake2b(
+        number.to_bytes(8, "big"), key=key, person=purpose, digest_size=BLOCK_BYTES
+    ).digest()
 
 
 def _current() -> Source:
@@ -106,7 +115,9 @@ def _using(source: Source) -> Iterator[None]:
 
 
 def start(seed: bytes, clock: float, until: int) -> Callable[[float, bool], None]:
-    """Make this process deterministic. Return a function to call with the clock of every answer of a call.
+    """Make this process deterministic.
+
+    Return a function to call with the clock of every answer of a call.
 
     Until that many answers have been replayed, `time.sleep` returns at once.
     """
@@ -133,7 +144,9 @@ class _Finder:
     """An import hook that patches modules after they are loaded."""
 
     def find_spec(self, name: str, path: Any = None, _target: object = None) -> Any:
-        if (patch := PATCHES.get(name)) is None or (spec := PathFinder.find_spec(name, path)) is None:
+        if (patch := PATCHES.get(name)) is None or (
+            spec := PathFinder.find_spec(name, path)
+        ) is None:
             return None
         loader: Any = spec.loader
         load = loader.exec_module
@@ -141,7 +154,7 @@ class _Finder:
         return spec
 
 
-# --- time -------------------------------------------------------------------------------------------------------------
+# --- time -----------------------------------------------------------------------------------------
 
 
 def _patch_time(started: int, is_replaying: Callable[[], bool]) -> None:
@@ -162,17 +175,25 @@ def _patch_time(started: int, is_replaying: Callable[[], bool]) -> None:
     def monotonic_ns() -> int:
         return _monotonic_ns() if _is_standard(sys._getframe(1)) else read_elapsed()  # noqa: SLF001
 
-    patched: dict[str, Function] = {"sleep": sleep, "monotonic": monotonic, "monotonic_ns": monotonic_ns}
+    patched: dict[str, Function] = {
+        "sleep": sleep,
+        "monotonic": monotonic,
+        "monotonic_ns": monotonic_ns,
+    }
     patched["time_ns"], patched["time"] = read, lambda: read() / NANOSECONDS
     for name in ("perf_counter", "process_time", "thread_time"):
         patched[f"{name}_ns"], patched[name] = read_elapsed, lambda: read_elapsed() / NANOSECONDS
-    patched["clock_gettime_ns"] = lambda clock, /: read() if clock == time.CLOCK_REALTIME else read_elapsed()
+    patched["clock_gettime_ns"] = lambda clock, /: (
+        read() if clock == time.CLOCK_REALTIME else read_elapsed()
+    )
     patched["clock_gettime"] = lambda clock, /: patched["clock_gettime_ns"](clock) / NANOSECONDS
     for name in ("localtime", "gmtime", "ctime"):
         patched[name] = _with_default(getattr(time, name), patched["time"])
     patched["asctime"] = _with_default(time.asctime, patched["localtime"])
     strftime = time.strftime
-    patched["strftime"] = lambda form, at=None, /: strftime(form, time.localtime() if at is None else at)
+    patched["strftime"] = lambda form, at=None, /: strftime(
+        form, time.localtime() if at is None else at
+    )
     vars(time).update((name, function) for name, function in patched.items() if hasattr(time, name))
 
 
@@ -190,15 +211,26 @@ def _advance(seconds: float) -> None:
 
 
 def _patch_datetime(module: ModuleType) -> None:
-    """Replace `datetime.datetime`, whose `now` reads the real clock. `date.today` calls `time.time`."""
+    """Replace `datetime.datetime`, whose `now` reads the real clock.
+
+    `date.today` calls `time.time`.
+    """
     real = module.datetime
 
     class Type(type):
         def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, real) if cls is datetime else super().__instancecheck__(instance)
+            return (
+                isinstance(instance, real)
+                if cls is datetime
+                else super().__instancecheck__(instance)
+            )
 
         def __subclasscheck__(cls, subclass: type) -> bool:
-            return issubclass(subclass, real) if cls is datetime else super().__subclasscheck__(subclass)
+            return (
+                issubclass(subclass, real)
+                if cls is datetime
+                else super().__subclasscheck__(subclass)
+            )
 
     class datetime(real, metaclass=Type):  # type: ignore[misc,valid-type]  # noqa: N801 - it replaces this class
         __doc__ = real.__doc__
@@ -233,15 +265,22 @@ def _patch_asyncio_tasks(module: ModuleType) -> None:
     module.sleep = sleep_and_advance  # type: ignore[attr-defined]
 
 
-# --- random numbers ---------------------------------------------------------------------------------------------------
+# --- random numbers -------------------------------------------------------------------------------
 
 
 def _patch_random(module: ModuleType) -> None:
-    seed, shared = module.Random.seed, module._inst  # noqa: SLF001 - its methods are the functions of the module
+    seed, shared = (
+        module.Random.seed,
+        module._inst,  # noqa: SLF001 - there is no public way
+    )
 
     @wraps(seed)
     def seed_from_run(self: Any, a: Any = None, version: int = 2) -> None:
-        seed(self, int.from_bytes(_current().urandom(BLOCK_BYTES), "big") if a is None else a, version)
+        seed(
+            self,
+            int.from_bytes(_current().urandom(BLOCK_BYTES), "big") if a is None else a,
+            version,
+        )
 
     def make_function(name: str) -> Function:
         @wraps(getattr(shared, name))
@@ -272,13 +311,20 @@ def _patch_uuid(module: ModuleType) -> None:
         node = int.from_bytes(_urandom(6), "big") | MULTICAST_BIT if node is None else node
         clock_seq = int.from_bytes(_urandom(2), "big") if clock_seq is None else clock_seq
         at = time.time_ns() // 100 + UUID_EPOCH
-        fields = (at & 0xFFFFFFFF, at >> 32 & 0xFFFF, at >> 48, clock_seq >> 8 & 0x3F, clock_seq & 0xFF, node)
+        fields = (
+            at & 0xFFFFFFFF,
+            at >> 32 & 0xFFFF,
+            at >> 48,
+            clock_seq >> 8 & 0x3F,
+            clock_seq & 0xFF,
+            node,
+        )
         return module.UUID(fields=fields, version=1)
 
     module.uuid1 = uuid1  # type: ignore[attr-defined]
 
 
-# --- threads ----------------------------------------------------------------------------------------------------------
+# --- threads --------------------------------------------------------------------------------------
 
 
 def _patch_threads() -> None:
@@ -302,7 +348,9 @@ def _patch_threads() -> None:
     @wraps(wait)
     def wait_and_advance(self: threading.Condition, timeout: float | None = None) -> bool:
         is_notified = wait(self, timeout)
-        if timeout is not None and not is_notified:  # rounded up, because a queue waits for the rest of its timeout
+        if (
+            timeout is not None and not is_notified
+        ):  # rounded up, because a queue waits for the rest of its timeout
             _advance(math.ceil(max(timeout, 0) * 1000) / 1000)
         return is_notified
 

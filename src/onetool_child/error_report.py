@@ -1,4 +1,6 @@
-"""Short reports of failed tools: the lines of the author's own files, the causes and the notes of an exception."""
+"""Short reports of failed tools: the lines of the author's own files, the causes and the notes of
+an exception.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ OWN_DIRECTORY = os.path.dirname(__file__)  # noqa: PTH120 - importing pathlib is
 
 
 def report_error(error: BaseException, directory: str) -> str:
-    """Return where the error occurred in the files of this directory. Empty for a ToolError: its message says all."""
+    """Return where the error occurred in the files of this directory.
+
+    Empty for a ToolError: its message says all.
+    """
     return "" if isinstance(error, ToolError) else _join(_report(error, directory, MAX_CAUSES))
 
 
@@ -66,7 +71,10 @@ def _list_frames(error: BaseException, place: str) -> list[str]:
             frames.append(f"line {line}: {linecache.getline(file, line).strip()}")
         elif file.startswith(f"{place}{os.sep}"):
             source = linecache.getline(file, line).strip()
-            frames.append(f"{_shorten(file, place)}, line {line}, in {trace.tb_frame.f_code.co_name}: {source}")
+            frames.append(
+                f"{_shorten(file, place)}, line {line}, in {trace.tb_frame.f_code.co_name}:"
+                f" {source}"
+            )
         trace = trace.tb_next
     return frames[-MAX_FRAMES:]
 

@@ -1,7 +1,8 @@
 """The errors of tool calls.
 
-They are defined in this package, which only uses the standard library, because cells and workers raise the same errors
-as the server, which imports them as `onetool.errors`. Each class has a `type`, used in REST responses and logs.
+They are defined in this package, which only uses the standard library, because cells and workers
+raise the same errors as the server, which imports them as `onetool.errors`. Each class has a
+`type`, used in REST responses and logs.
 
     ToolError                     execution_error
     ├── ToolNotFound              not_found           (an AttributeError, so that hasattr() works on packs)
@@ -40,7 +41,10 @@ _PARTS = frozenset({"hint", "location", "code"})  # fields that are dropped if e
 
 
 class ToolError(Exception):
-    """An error of a tool call. `hint` says how to fix it, `location` where it is, `code` identifies it."""
+    """An error of a tool call.
+
+    `hint` says how to fix it, `location` where it is, `code` identifies it.
+    """
 
     type: str = "execution_error"
 
@@ -55,7 +59,9 @@ class ToolError(Exception):
     @property
     def hint(self) -> str:
         fields = self.__dict__.get("fields")
-        return str(fields.get("hint") or "") if isinstance(fields, dict) else ""  # code may set it to anything
+        return (
+            str(fields.get("hint") or "") if isinstance(fields, dict) else ""
+        )  # code may set it to anything
 
     def __str__(self) -> str:
         return f"{super().__str__()}\nHint: {self.hint}" if self.hint else super().__str__()
@@ -145,7 +151,10 @@ class ConfigError(ToolError):
 
 # The errors that code can catch and that keep their class when they cross a pipe.
 _ALL: list[type[ToolError]] = [ToolError, *ToolError.__subclasses__()]
-ENDS_OF_ITERATION = (StopIteration, StopAsyncIteration)  # Python takes them as the end of a loop, or replaces them
+ENDS_OF_ITERATION = (
+    StopIteration,
+    StopAsyncIteration,
+)  # Python takes them as the end of a loop, or replaces them
 TREE = {kind.__name__: kind for kind in _ALL}
 
 
@@ -154,10 +163,16 @@ def error_type(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> JsonObject:
-    """Return the error as data: type, class, message and its fields; `trace` says where a tool failed."""
+    """Return the error as data: type, class, message and its fields; `trace` says where a tool
+    failed.
+    """
     fields = error.fields if isinstance(error, ToolError) else _get_trace(error)
     place = {"location": str(fields["location"])} if "location" in fields else {}
-    basics = {"type": error_type(error), "class": _name_class(type(error)), "message": get_message(error)}
+    basics = {
+        "type": error_type(error),
+        "class": _name_class(type(error)),
+        "message": get_message(error),
+    }
     return {**fields, **place, **basics}
 
 
@@ -183,13 +198,17 @@ def get_message(error: BaseException) -> str:
 def _get_text(error: BaseException) -> str:
     if isinstance(error, ToolError) and error.hint:
         return Exception.__str__(error)
-    if type(error) is RuntimeError and isinstance(error.__cause__, ENDS_OF_ITERATION):  # replaced by Python
+    if type(error) is RuntimeError and isinstance(
+        error.__cause__, ENDS_OF_ITERATION
+    ):  # replaced by Python
         return f"{error}: {error.__cause__}"
     return str(error)
 
 
 def restore(data: JsonMapping) -> Exception:
-    """Return the exception for data of `describe`; an unknown class becomes a ToolError with its name."""
+    """Return the exception for data of `describe`; an unknown class becomes a ToolError with its
+    name.
+    """
     name = str(data.get("class", ""))
     message = str(data.get("message", ""))
     fields = {key: value for key, value in data.items() if key not in {"type", "class", "message"}}
@@ -197,16 +216,24 @@ def restore(data: JsonMapping) -> Exception:
         kind = str(data.get("type") or TREE[name].type)
         return TREE[name](message, **fields, **({} if kind == TREE[name].type else {"type": kind}))
     known = getattr(builtins, name, None)
-    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, ENDS_OF_ITERATION):
+    if (
+        isinstance(known, type)
+        and issubclass(known, Exception)
+        and not issubclass(known, ENDS_OF_ITERATION)
+    ):
         error = _restore_builtin(known, message)
         if "trace" in data:
-            (error.fields if isinstance(error, ToolError) else error.__dict__)["trace"] = data["trace"]
+            (error.fields if isinstance(error, ToolError) else error.__dict__)["trace"] = data[
+                "trace"
+            ]
         return error
     return ToolError(f"{name}: {message}" if name else message, **fields)
 
 
 def make_error(reason: object, name: str) -> Exception:
-    """Return the error for the reason of a failed result: an exception, a text, a type like `:not_found`, or a dict."""
+    """Return the error for the reason of a failed result: an exception, a text, a type like
+    `:not_found`, or a dict.
+    """
     if isinstance(reason, Exception):
         return reason
     if isinstance(reason, str) and reason[:1] == ":" and reason[1:].isidentifier():
@@ -216,7 +243,10 @@ def make_error(reason: object, name: str) -> Exception:
     fields = {str(key): value for key, value in reason.items() if key not in {"message", "class"}}
     if "type" in fields:
         fields["type"] = str(fields["type"]).removeprefix(":")
-    kind = next((each.__name__ for each in TREE.values() if each.type == fields.get("type")), ToolError.__name__)
+    kind = next(
+        (each.__name__ for each in TREE.values() if each.type == fields.get("type")),
+        ToolError.__name__,
+    )
     return restore({**fields, "class": kind, "message": reason.get("message") or reason})
 
 

@@ -1,7 +1,8 @@
-"""The guard process above a worker or upstream server: when either side exits, it kills all remaining processes.
+"""The guard process above a worker or upstream server: when either side exits, it kills all
+remaining processes.
 
-On Linux it adopts orphans, so that no process escapes by leaving its group or session; elsewhere it kills the process
-group. It never runs code of tools. Standard library only.
+On Linux it adopts orphans, so that no process escapes by leaving its group or session; elsewhere it
+kills the process group. It never runs code of tools. Standard library only.
 """
 
 import os
@@ -30,7 +31,8 @@ def stand_guard(reader: int) -> int:
     worker = os.fork()
     if worker:
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
-        # A stopped guard could not notice that the server is gone. A signal because a thread has ended does no harm.
+        # A stopped guard could not notice that the server is gone. A signal because a thread has
+        # ended does no harm.
         _prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
         _guard(worker, reader)
     os.setsid()  # so that signals to the group of the worker do not reach the guard
@@ -47,7 +49,9 @@ def main(command: list[str]) -> None:
     """Guard another program: `guard.py COMMAND ARGUMENT…`. The program gets the standard streams."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # before any process exists that could stop the guard
     die_with(stand_guard(0))
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores SIGPIPE, which programs do not expect
+    signal.signal(
+        signal.SIGPIPE, signal.SIG_DFL
+    )  # Python ignores SIGPIPE, which programs do not expect
     try:
         os.execvp(command[0], command)  # noqa: S606 - a person configured it
     except OSError as error:
@@ -117,7 +121,9 @@ def _reap(worker: int) -> int | None:
 
 
 def kill_descendants(process: int, group: int) -> None:
-    """Kill all descendants of a process and its group; stop them first, so that none starts another."""
+    """Kill all descendants of a process and its group; stop them first, so that none starts
+    another.
+    """
     found: set[int] = set()
     while new := _find_descendants(process) - found:
         for descendant in new:
@@ -138,7 +144,10 @@ def _find_descendants(process: int) -> set[int]:
     parents = {}
     for name in os.listdir("/proc") if sys.platform == "linux" else ():  # noqa: PTH208 - pathlib costs start-up here
         if name.isdigit():
-            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123 - see above
+            with (
+                suppress(OSError),
+                open(f"/proc/{name}/stat", "rb") as stat,  # noqa: PTH123 - pathlib costs start-up here
+            ):
                 parents[int(name)] = int(stat.read().rpartition(b")")[2].split()[1])
     found = {process}
     while more := {child for child, parent in parents.items() if parent in found} - found:

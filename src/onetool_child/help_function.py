@@ -29,4 +29,9 @@ class HelpFunction(_sitebuiltins._Helper):  # noqa: SLF001 - `site` makes `help`
 
 def _is_python(name: str) -> bool:
     first = name.partition(".")[0]
-    return first in sys.stdlib_module_names or hasattr(builtins, first) or first in keyword.kwlist or name.isupper()
+    return (
+        first in sys.stdlib_module_names
+        or hasattr(builtins, first)
+        or first in keyword.kwlist
+        or name.isupper()
+    )

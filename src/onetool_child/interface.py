@@ -1,6 +1,8 @@
-"""The names that a file of tools imports from `onetool`: `tool`, `Context` (or `ToolContext`), `File` and the errors.
+"""The names that a file of tools imports from `onetool`: `tool`, `Context` (or `ToolContext`),
+`File` and the errors.
 
-Workers offer this module as `onetool`, unless their environment has that package, which exports the same names.
+Workers offer this module as `onetool`, unless their environment has that package, which exports the
+same names.
 """
 
 from __future__ import annotations
@@ -9,7 +11,14 @@ import time
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Collection, Generator, Iterable, Iterator
+    from collections.abc import (
+        AsyncIterable,
+        AsyncIterator,
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+    )
     from os import PathLike
     from pathlib import Path
     from typing import Any
@@ -19,7 +28,16 @@ if TYPE_CHECKING:
 PROGRESS_SECONDS = 0.05  # between two messages
 MAX_PROGRESS_CHARS = 500
 MAX_LOG_CHARS = 10_000
-LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")  # those of MCP
+LOG_LEVELS = (
+    "debug",
+    "info",
+    "notice",
+    "warning",
+    "error",
+    "critical",
+    "alert",
+    "emergency",
+)  # those of MCP
 
 
 class Done:
@@ -36,9 +54,12 @@ DONE = Done()
 
 
 class Context:
-    """The context of a call. A parameter annotated `Context` receives it, and callers do not see that parameter.
+    """The context of a call.
 
-    `call`, `ask` and `llm` wait in a function; in a coroutine they return an awaitable. The others need no `await`.
+    A parameter annotated `Context` receives it, and callers do not see that parameter.
+
+    `call`, `ask` and `llm` wait in a function; in a coroutine they return an awaitable. The others
+    need no `await`.
     """
 
     __slots__ = ()
@@ -65,7 +86,9 @@ class Context:
         raise NotImplementedError
 
     def log(self, message: object, level: str = "info") -> Done:
-        """Write to the log of OneTool, and to the client if it called the tool directly or asked for log messages."""
+        """Write to the log of OneTool, and to the client if it called the tool directly or asked
+        for log messages.
+        """
         raise NotImplementedError
 
     def debug(self, message: object) -> Done:
@@ -89,14 +112,16 @@ class Context:
         raise NotImplementedError
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call another tool with the permissions of the caller; return its value or raise its error."""
+        """Call another tool with the permissions of the caller; return its value or raise its
+        error.
+        """
         raise NotImplementedError
 
     def ask(self, message: str, schema: Any = None) -> Any:
         """Ask the person at the client. Return the answer as a dict, or None if it is declined.
 
-        `schema` is a JSON Schema of an object with simple properties, or a pydantic model. Raise CannotAsk if no client
-        can show the question.
+        `schema` is a JSON Schema of an object with simple properties, or a pydantic model. Raise
+        CannotAsk if no client can show the question.
         """
         raise NotImplementedError
 
@@ -105,14 +130,19 @@ class Context:
 
         `schema` is a JSON Schema or a pydantic model.
         """
-        return self.call("llm.ask", prompt=prompt, schema=None if schema is None else check_form(schema))
+        return self.call(
+            "llm.ask", prompt=prompt, schema=None if schema is None else check_form(schema)
+        )
 
 
 ToolContext = Context  # the name of the same interface in programs
 
 
 class File:
-    """A file as the result of a tool. The client receives its content; the type is detected if `mime` is omitted."""
+    """A file as the result of a tool.
+
+    The client receives its content; the type is detected if `mime` is omitted.
+    """
 
     __slots__ = ("mime", "path")
 
@@ -131,7 +161,10 @@ def check_level(level: str) -> str:
 
 
 def check_form(schema: Any) -> JsonMapping:
-    """Return the JSON Schema of an answer, also for a pydantic model. Without one, a person accepts or declines."""
+    """Return the JSON Schema of an answer, also for a pydantic model.
+
+    Without one, a person accepts or declines.
+    """
     if schema is None:
         return {"type": "object", "properties": {}}
     schema = schema.model_json_schema() if hasattr(schema, "model_json_schema") else schema
@@ -174,7 +207,9 @@ class ItemReporter:
             import reprlib
 
             self._reported = time.monotonic()
-            self._context.progress(self._count, message=item if isinstance(item, str) else reprlib.repr(item))
+            self._context.progress(
+                self._count, message=item if isinstance(item, str) else reprlib.repr(item)
+            )
 
 
 def tool(*args: Any, **_options: Any) -> Any:

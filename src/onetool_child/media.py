@@ -1,6 +1,7 @@
 """Detection of images, audio and files in the results of tools and the values of runs.
 
-Objects of Pillow, matplotlib and FastMCP are recognized by their class, so that nothing is imported.
+Objects of Pillow, matplotlib and FastMCP are recognized by their class, so that nothing is
+imported.
 """
 
 from __future__ import annotations
@@ -68,11 +69,20 @@ def get_content_kind(mime_type: str) -> str:
 def describe_media(data: bytes, mime_type: str, name: str, handle: str) -> JsonObject:
     """Return the value that code sees instead of the content."""
     named = {"name": name} if name else {}
-    return {"type": get_content_kind(mime_type), "mimeType": mime_type, **named, "size": len(data), "media": handle}
+    return {
+        "type": get_content_kind(mime_type),
+        "mimeType": mime_type,
+        **named,
+        "size": len(data),
+        "media": handle,
+    }
 
 
 def send_media(peer: Peer, content: Content, ident: int) -> JsonObject | None:
-    """Send content to the server, for the call or run with this id. Return its description; None if it is not kept."""
+    """Send content to the server, for the call or run with this id.
+
+    Return its description; None if it is not kept.
+    """
     data, mime_type, name = content
     for piece in messages.split_bytes(data):  # one at a time: other messages may be sent in between
         peer.send_pieces(f"{messages.MEDIA}{ident}", [piece])
@@ -88,10 +98,16 @@ def _read_file(path: Any, mime: str | None, max_bytes: int) -> Content:
     if not stat.S_ISREG(status.st_mode):
         raise ToolError(f"cannot return {str(path)!r}: not a regular file")
     if status.st_size > max_bytes:
-        raise ToolError(f"cannot return {str(path)!r}: it has {status.st_size} bytes, the limit is {max_bytes}")
+        raise ToolError(
+            f"cannot return {str(path)!r}: it has {status.st_size} bytes, the limit is {max_bytes}"
+        )
     with open(path, "rb") as stream:  # noqa: PTH123 - see above
         data = stream.read(max_bytes)
-    return data, mime or detect_type(data[:16]) or _guess_type(path), os.path.basename(path)  # noqa: PTH119 - see above
+    return (
+        data,
+        mime or detect_type(data[:16]) or _guess_type(path),
+        os.path.basename(path),  # noqa: PTH119 - pathlib costs start-up here
+    )
 
 
 def _guess_type(path: Any) -> str:

@@ -1,7 +1,8 @@
 """Framing and limits of messages between the server and its child processes.
 
-A line is one JSON-RPC message. A line `=KIND SIZE` announces a piece: SIZE raw bytes that follow it and
-that are not parsed on the way. Both ends use this module, so that the sender knows what the receiver accepts.
+A line is one JSON-RPC message. A line `=KIND SIZE` announces a piece: SIZE raw bytes that follow it
+and that are not parsed on the way. Both ends use this module, so that the sender knows what the
+receiver accepts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ COUNT_CHUNK_BYTES = 1 << 16  # counted at a time
 GC_BYTES = 1 << 14  # the garbage collector costs more than parsing a message of many small lists
 PIECE = b"="
 STRINGS = "strings"  # the kind of the pieces with the long strings of the next request
-MEDIA = "media-"  # prefix of the kind of the pieces of an image, audio or a file; the id of the call or run follows
+# prefix of the kind of the pieces of an image, audio or a file; the id of the call or run follows
+MEDIA = "media-"
 UTF8 = ("utf-8", "surrogatepass")
 _UNCOUNTED = bytes(code for code in range(256) if code not in b'"[{,')
 
@@ -33,7 +35,9 @@ class TooLarge(ValueError):
 
 
 def count_values(chunks: Iterable[bytes], limit: int = MAX_VALUES) -> int:
-    """Count the commas and opening brackets outside of strings; stop when there are more than `limit`."""
+    """Count the commas and opening brackets outside of strings; stop when there are more than
+    `limit`.
+    """
     found = quotes = 0
     escaping = b""
     for chunk in chunks:
@@ -96,7 +100,7 @@ def parse_without_gc(parse: Callable[[bytes], Any], data: bytes) -> Any:
             gc.enable()
 
 
-# --- pieces -----------------------------------------------------------------------------------------------------------
+# --- pieces ---------------------------------------------------------------------------------------
 
 
 def split_bytes(data: bytes, size: int = MAX_PIECE_BYTES) -> Iterator[bytes]:
@@ -121,11 +125,13 @@ def parse_piece_header(line: bytes) -> tuple[str, int]:
     return kind, int(size)
 
 
-# --- long strings ---------------------------------------------------------------------------------------------------
+# --- long strings ---------------------------------------------------------------------------------
 
 
 def take_strings(value: Any) -> tuple[list[list[Any]], str]:
-    """Move long strings out of the data. Return the path and length of each, and all of them as one text.
+    """Move long strings out of the data.
+
+    Return the path and length of each, and all of them as one text.
 
     The data is changed in place; each string is replaced by an empty one.
     """
@@ -134,7 +140,9 @@ def take_strings(value: Any) -> tuple[list[list[Any]], str]:
     unseen: list[tuple[Any, list[Any]]] = [(value, [])]
     while unseen:
         container, path = unseen.pop()
-        for key, item in list(container.items() if isinstance(container, dict) else enumerate(container)):
+        for key, item in list(
+            container.items() if isinstance(container, dict) else enumerate(container)
+        ):
             if isinstance(item, str) and len(item) >= MIN_STRING_CHARS:
                 places.append([[*path, key], len(item)])
                 texts.append(item)

@@ -15,11 +15,19 @@ class PackFinder:
     def __init__(self, find: Callable[[str], Any]) -> None:
         self._find = find
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> ModuleSpec | None:
         pack, *rest = name.split(".")
         if pack in sys.stdlib_module_names:
             return None
-        found = self._find(pack) if not rest else getattr(sys.modules[pack], rest[0], None) if len(rest) == 1 else None
+        found = (
+            self._find(pack)
+            if not rest
+            else getattr(sys.modules[pack], rest[0], None)
+            if len(rest) == 1
+            else None
+        )
         return None if found is None else ModuleSpec(name, self, loader_state=found)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> Any:

@@ -1,7 +1,7 @@
 """Proxies of packs and tools for code in a cell.
 
-Calls go over the pipe to the server, which resolves, validates and authorizes them. Proxies contain only names, no
-schemas and no secrets.
+Calls go over the pipe to the server, which resolves, validates and authorizes them. Proxies contain
+only names, no schemas and no secrets.
 """
 
 import importlib
@@ -39,7 +39,10 @@ def get_help(name: str, call: Call) -> str | None:
 
 
 class ToolProxy:
-    """A tool that is called like a function. Its documentation and signature are requested when they are read."""
+    """A tool that is called like a function.
+
+    Its documentation and signature are requested when they are read.
+    """
 
     __slots__ = ("_call", "_name", "_request")
 
@@ -59,7 +62,9 @@ class ToolProxy:
             return self._name
         if attribute == "__signature__":
             return build_signature(self._request("describe", {"name": self._name}))
-        raise AttributeError(f"the tool {self._name} has no attribute {attribute!r}", name=attribute, obj=self)
+        raise AttributeError(
+            f"the tool {self._name} has no attribute {attribute!r}", name=attribute, obj=self
+        )
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]  # of the tool, not of this class
@@ -72,7 +77,10 @@ class ToolProxy:
 
 
 class PackProxy:
-    """A pack with its tools as attributes. A standard module with the same name provides the other attributes."""
+    """A pack with its tools as attributes.
+
+    A standard module with the same name provides the other attributes.
+    """
 
     def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request) -> None:
         self.__dict__.update(_pack=name, _call=call, _request=request, __name__=name, __path__=[])
@@ -97,7 +105,11 @@ class PackProxy:
         try:
             found = self._request("find", {"name": name})
         except ToolNotFound:
-            module = importlib.import_module(self._pack) if self._pack in sys.stdlib_module_names else None
+            module = (
+                importlib.import_module(self._pack)
+                if self._pack in sys.stdlib_module_names
+                else None
+            )
             if module is None or not hasattr(module, attribute):
                 raise
             return getattr(module, attribute)
@@ -107,7 +119,9 @@ class PackProxy:
         tools = dir(self)
         listed = ", ".join(f"{self._pack}.{tool}()" for tool in tools[:MAX_LISTED_TOOLS])
         more = f" and {len(tools) - MAX_LISTED_TOOLS} more" if len(tools) > MAX_LISTED_TOOLS else ""
-        raise ArgumentError(f"{self._pack} is a pack, not a tool", hint=f"call one of its tools: {listed}{more}")
+        raise ArgumentError(
+            f"{self._pack} is a pack, not a tool", hint=f"call one of its tools: {listed}{more}"
+        )
 
     def __dir__(self) -> list[str]:
         return list(self._request("list", {"pack": self._pack}))
@@ -121,7 +135,9 @@ class PackProxy:
 class OtProxy(PackProxy):
     """The pack `ot`, with the functions that run inside the cell."""
 
-    def __init__(self, name: str, tools: Iterable[str], call: Call, request: Request, snippet: Request) -> None:
+    def __init__(
+        self, name: str, tools: Iterable[str], call: Call, request: Request, snippet: Request
+    ) -> None:
         super().__init__(name, (tool for tool in tools if tool not in IN_CODE), call, request)
         self.__dict__["_snippet"] = snippet
 
@@ -141,7 +157,9 @@ class OtProxy(PackProxy):
         """Return a pack whose calls use another account: `ot.account("gh", "work").list_issues()`."""
         name = self._request("pack", {"name": pack})
         if not account:
-            raise ArgumentError("the account must not be empty", hint='ot.account("gh", "work").list_issues()')
+            raise ArgumentError(
+                "the account must not be empty", hint='ot.account("gh", "work").list_issues()'
+            )
 
         def call(tool: str, args: tuple[Any, ...], kwargs: JsonObject) -> Any:
             return self._call(tool, args, kwargs, account)
@@ -149,7 +167,10 @@ class OtProxy(PackProxy):
         return PackProxy(name, (), call, self._request)
 
     def parallel(self, functions: Iterable[Any], /, *more: Any) -> list[Any]:
-        """Call functions concurrently and return their values in order. Errors are raised after all have ended."""
+        """Call functions concurrently and return their values in order.
+
+        Errors are raised after all have ended.
+        """
         if more or not isinstance(functions, Iterable):
             raise TypeError(f"ot.parallel takes one list of functions: {PARALLEL_EXAMPLE}")
         functions = list(functions)
@@ -160,7 +181,10 @@ class OtProxy(PackProxy):
 
         with ThreadPoolExecutor(MAX_PARALLEL_CALLS) as threads:
             # Each runs in a copy of this context, which has the snippet depth.
-            return [each.result() for each in [threads.submit(copy_context().run, each) for each in functions]]
+            return [
+                each.result()
+                for each in [threads.submit(copy_context().run, each) for each in functions]
+            ]
 
     def snippet(self, name: str, /, **values: Any) -> Any:
         """Run a configured snippet with these values and return its value."""
@@ -190,7 +214,10 @@ class OtProxy(PackProxy):
 
 
 class SessionProxy(MutableMapping[str, Any], Reference):
-    """The values of a session as a dictionary. Each operation is one call; as data it is the handle."""
+    """The values of a session as a dictionary.
+
+    Each operation is one call; as data it is the handle.
+    """
 
     def __init__(self, handle: object, call: Call) -> None:
         self._call = call
@@ -269,7 +296,9 @@ def _check_json(value: Any, key: object) -> None:
     if isinstance(value, UnknownResult) or value is None or isinstance(value, str | int):
         return
     if isinstance(value, dict | list):
-        for name, item in value.items() if isinstance(value, dict) else ((key, item) for item in value):
+        for name, item in (
+            value.items() if isinstance(value, dict) else ((key, item) for item in value)
+        ):
             _check_json(item, name)
     elif not isinstance(value, float):
         raise _json_error(f"the value of {key!r} has type {type(value).__name__}")
@@ -282,7 +311,7 @@ def _json_error(problem: str) -> ArgumentError:
     return ArgumentError(f"a session keeps JSON values only: {problem}", hint=hint)
 
 
-# --- signatures ------------------------------------------------------------------------------------------------------
+# --- signatures -----------------------------------------------------------------------------------
 
 
 class TypeText:
@@ -296,7 +325,9 @@ class TypeText:
 
 
 def build_signature(described: JsonObject) -> "inspect.Signature":
-    """Return the signature; arguments whose names are not valid in Python are combined in `**other`."""
+    """Return the signature; arguments whose names are not valid in Python are combined in
+    `**other`.
+    """
     from inspect import Signature  # loaded late, because few runs inspect tools
 
     listed = described["parameters"]
@@ -318,4 +349,6 @@ def _make_parameter(about: JsonObject) -> "inspect.Parameter":
     )
     default = about.get("default", Parameter.empty)
     annotation = TypeText(about["type"])
-    return Parameter(about["name"], kinds[KINDS.index(about["kind"])], default=default, annotation=annotation)
+    return Parameter(
+        about["name"], kinds[KINDS.index(about["kind"])], default=default, annotation=annotation
+    )

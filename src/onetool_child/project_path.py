@@ -1,7 +1,10 @@
-"""The object `proj`: the configured projects, as code uses them. A path is a `str` with methods to join and read.
+"""The object `proj`: the configured projects, as code uses them.
 
-Joined paths stay in the directory of the project unless `.outside()` is used. This only prevents mistakes; the server
-decides what may be read, because every access is a call of `fs.stat`, `fs.list` or `fs.read`.
+A path is a `str` with methods to join and read.
+
+Joined paths stay in the directory of the project unless `.outside()` is used. This only prevents
+mistakes; the server decides what may be read, because every access is a call of `fs.stat`,
+`fs.list` or `fs.read`.
 """
 
 import builtins
@@ -34,7 +37,8 @@ class ProjectPath(str):
         self._root = os.path.normpath(path if root is None else root)
         if not _pure_path(self).is_relative_to(self._root):
             raise ValueError(
-                f"{str(self)!r} is outside the project directory {self._root!r}; use .outside(…) to leave it"
+                f"{str(self)!r} is outside the project directory {self._root!r}; use .outside(…) to"
+                " leave it"
             )
         return self
 
@@ -78,7 +82,7 @@ class ProjectPath(str):
     def parent(self) -> "ProjectPath":
         return ProjectPath(_pure_path(self).parent, self._call, self._root)
 
-    # --- file access -----------------------------------------------------------------------------------------------
+    # --- file access ------------------------------------------------------------------------------
 
     def exists(self) -> bool:
         return self._kind() is not None
@@ -114,7 +118,10 @@ class ProjectPath(str):
         return self.glob(f"**/{pattern}")
 
     def _list(self, **options: Any) -> Iterator["ProjectPath"]:
-        return (self / entry["name"] for entry in self._ask("fs.list", max_results=MAX_LISTED, **options))
+        return (
+            self / entry["name"]
+            for entry in self._ask("fs.list", max_results=MAX_LISTED, **options)
+        )
 
     def _kind(self) -> str | None:
         try:
@@ -128,7 +135,9 @@ class ProjectPath(str):
 
 
 class ProjectsProxy:
-    """The object `proj`, with each project as an attribute; its methods hide projects of the same name."""
+    """The object `proj`, with each project as an attribute; its methods hide projects of the same
+    name.
+    """
 
     def __init__(self, projects: Mapping[str, str], call: Call) -> None:
         self._projects = projects
@@ -138,7 +147,8 @@ class ProjectsProxy:
         """Return the directory of a project by name."""
         if name not in self._projects:
             raise AttributeError(
-                f"proj has no {name!r}. Functions: path, list. Projects: {', '.join(self.list()) or 'none'}."
+                f"proj has no {name!r}. Functions: path, list. Projects:"
+                f" {', '.join(self.list()) or 'none'}."
             )
         return ProjectPath(self._projects[name], self._call)
 

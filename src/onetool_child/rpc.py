@@ -1,8 +1,9 @@
-"""JSON-RPC 2.0 over a pair of descriptors, in both directions and from any thread; see `messages` for the framing.
+"""JSON-RPC 2.0 over a pair of descriptors, in both directions and from any thread; see `messages`
+for the framing.
 
-This is the child's end, which blocks; the server's end is `onetool.processes.channel`. There is no reader thread: a
-thread that waits for an answer reads, and hands over the answers of other threads. A call from one thread costs one
-write and one read.
+This is the child's end, which blocks; the server's end is `onetool.processes.channel`. There is no
+reader thread: a thread that waits for an answer reads, and hands over the answers of other threads.
+A call from one thread costs one write and one read.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Peer:
         self._answers: dict[int, JsonObject] = {}
         self._reading = False
         self.unanswered = 0  # requests that a thread waits for
-        self.on_answer: Callable[[JsonObject], None] | None = None  # called in the thread that made the request
+        self.on_answer: Callable[[JsonObject], None] | None = (
+            None  # called in the thread that made the request
+        )
         self._state = threading.Condition(threading.Lock())
         self.writing = threading.Lock()
 
@@ -54,7 +57,10 @@ class Peer:
         """Discard the next request and answer it with this result, for a rehearsal."""
         writer = self._writer
         self._writer = os.open(os.devnull, os.O_WRONLY)
-        self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
+        self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (
+            self._last_id + 1,
+            result.encode(),
+        )
         try:
             yield
         finally:
@@ -73,11 +79,15 @@ class Peer:
         return answer.get("result")
 
     def _send_request(self, request: JsonObject) -> None:
-        """Send a request as one message; if it is too large, its long strings are sent before it as pieces."""
+        """Send a request as one message; if it is too large, its long strings are sent before it as
+        pieces.
+        """
         line = self._encode(request)
         if len(line) > messages.MAX_ARGUMENT_BYTES:
             limit = messages.MAX_ARGUMENT_BYTES
-            raise ArgumentError(f"the arguments have {len(line)} bytes, the limit is {limit}; pass less at once")
+            raise ArgumentError(
+                f"the arguments have {len(line)} bytes, the limit is {limit}; pass less at once"
+            )
         if messages.fits(line):
             self.send_line(line)
             return
@@ -88,8 +98,9 @@ class Peer:
             line = self._encode({**request, "strings": places})
         if not messages.fits(line):
             raise ArgumentError(
-                f"the arguments are too large: apart from long strings, at most {messages.MAX_VALUES} values and "
-                f"{messages.MAX_MESSAGE_BYTES} bytes of JSON can be passed at once; pass less, or pass a string"
+                "the arguments are too large: apart from long strings, at most"
+                f" {messages.MAX_VALUES} values and {messages.MAX_MESSAGE_BYTES} bytes of JSON can"
+                " be passed at once; pass less, or pass a string"
             )
         self.send_pieces(messages.STRINGS, messages.split_text(text), line)
 

@@ -15,9 +15,11 @@ CONFIG_NAMES = ("tests/pytest.ini", "pytest.ini")
 
 
 def run_tests(directory: str, tests: list[str], packages: str) -> JsonObject:
-    """Run files or directories of tests; return the exit status of pytest and the outcome of each test.
+    """Run files or directories of tests; return the exit status of pytest and the outcome of each
+    test.
 
-    `directory` is the directory of the pack. `packages` contains pytest, for environments that do not have it.
+    `directory` is the directory of the pack. `packages` contains pytest, for environments that do
+    not have it.
     """
     sys.path.append(packages)
     import builtins

@@ -1,4 +1,6 @@
-"""Remove and measure directories that hostile code has filled: without recursion, and never through a link."""
+"""Remove and measure directories that hostile code has filled: without recursion, and never through
+a link.
+"""
 
 import os
 import stat
@@ -14,7 +16,9 @@ CONFIRM_SECONDS = 0.05
 
 def remove(top: str) -> None:
     """Remove a directory with its content. What cannot be removed is left; no error is raised."""
-    if sys.platform == "win32":  # cannot open directories; only a WebAssembly sandbox, which makes no links, wrote here
+    if (
+        sys.platform == "win32"
+    ):  # cannot open directories; only a WebAssembly sandbox, which makes no links, wrote here
         import shutil
 
         shutil.rmtree(top, ignore_errors=True)
@@ -41,7 +45,10 @@ def _remove(top: str) -> None:
 
 
 def _empty(top: int) -> None:
-    """Empty a directory. Nested directories are moved up before their parent is removed, so that paths stay short."""
+    """Empty a directory.
+
+    Nested directories are moved up before their parent is removed, so that paths stay short.
+    """
     mark = os.urandom(8).hex()  # existing entries may have any name
     new_names = (f".{mark}-{number}" for number in count())
     while names := os.listdir(top):
@@ -66,7 +73,9 @@ def _flatten(name: str, top: int, new_names: Iterator[str]) -> None:
         for inner in os.listdir(directory):  # noqa: PTH208 - see above
             with suppress(FileNotFoundError):
                 if not _try_unlink(inner, directory):
-                    os.chmod(inner, 0o700, dir_fd=directory)  # a directory can be moved only if it is writable
+                    os.chmod(
+                        inner, 0o700, dir_fd=directory
+                    )  # a directory can be moved only if it is writable
                     os.rename(inner, next(new_names), src_dir_fd=directory, dst_dir_fd=top)
     finally:
         os.close(directory)
@@ -74,11 +83,12 @@ def _flatten(name: str, top: int, new_names: Iterator[str]) -> None:
 
 
 def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:
-    """Return whether the files in the directory use more than `limit` bytes; a small file counts as one page.
+    """Return whether the files in the directory use more than `limit` bytes; a small file counts as
+    one page.
 
-    Deleted files count too, if one of the processes holds them open. A file that a process only maps, and a
-    directory that cannot be listed, count as too much: their size is unknown. A file can go from named to open to
-    mapped but never back, so checking in this order misses none.
+    Deleted files count too, if one of the processes holds them open. A file that a process only
+    maps, and a directory that cannot be listed, count as too much: their size is unknown. A file
+    can go from named to open to mapped but never back, so checking in this order misses none.
     """
     total = 0
     directories = [top]
@@ -125,7 +135,8 @@ def _find_open_deleted(process: int) -> dict[int, int]:
 def _hides_files(process: int, top: str) -> bool:
     """Return whether the process maps deleted files of the directory that it does not hold open.
 
-    Python's `mmap` holds its file open, and closes it just before it unmaps it: only files that are found twice count.
+    Python's `mmap` holds its file open, and closes it just before it unmaps it: only files that are
+    found twice count.
     """
     hidden = _find_only_mapped(process, top)
     if hidden:
@@ -147,4 +158,6 @@ def _find_mapped_deleted(process: int, top: str) -> set[int]:
             lines = maps.read().split(b"\n")
     except OSError:
         return set()
-    return {int(line.split()[4]) for line in lines if line.endswith(b" (deleted)") and inside in line}
+    return {
+        int(line.split()[4]) for line in lines if line.endswith(b" (deleted)") and inside in line
+    }

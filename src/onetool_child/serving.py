@@ -1,8 +1,9 @@
 """The side of a connection that answers requests, concurrently and with as few threads as possible.
 
-One thread is the reader: it reads a request and answers it itself, so a short call involves no other thread. If a call
-takes longer, another thread becomes the reader. A thread that waits for a response of the other side becomes the reader
-if there is none, and leaves requests to other threads.
+One thread is the reader: it reads a request and answers it itself, so a short call involves no
+other thread. If a call takes longer, another thread becomes the reader. A thread that waits for a
+response of the other side becomes the reader if there is none, and leaves requests to other
+threads.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ MAX_IDLE_CHECKS = 50  # in a row, after which the watching thread sleeps
 
 
 class ServingPeer(Peer):
-    """A peer that answers requests: `answer` handles a request, `on_notification` a notification in the reader."""
+    """A peer that answers requests: `answer` handles a request, `on_notification` a notification in
+    the reader.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,9 @@ class ServingPeer(Peer):
         self._answer = answer
         self._on_notification = on_notification
         self._reading_thread: int | None = None  # the reader
-        self._busy_since: float | None = None  # when the reader started to answer a request; None while it reads
+        self._busy_since: float | None = (
+            None  # when the reader started to answer a request; None while it reads
+        )
         self._current: Request = {}  # the request that the reader answers
         self._slow_functions: set[str] = set()
         self._requests: deque[Request] = deque()  # read by threads that wait for a response
@@ -54,11 +59,14 @@ class ServingPeer(Peer):
         self._busy = threading.Event()
 
     def serve(self, in_background: Callable[[], None] = lambda: None) -> None:
-        """Answer requests until the connection is lost. `in_background` runs in a separate thread meanwhile."""
+        """Answer requests until the connection is lost.
+
+        `in_background` runs in a separate thread meanwhile.
+        """
         threading.Thread(target=self._watch, args=[in_background], daemon=True).start()
         self._work()
 
-    # --- threads ----------------------------------------------------------------------------------------------------
+    # --- threads ----------------------------------------------------------------------------------
 
     def _work(self) -> None:
         try:
@@ -96,18 +104,23 @@ class ServingPeer(Peer):
                 self._dispatch(message)
 
     def _start_request(self, request: Request) -> Request:
-        """Start to answer a request. This thread stays the reader unless the function is known to be slow."""
+        """Start to answer a request.
+
+        This thread stays the reader unless the function is known to be slow.
+        """
         self._current = request
         self._busy_since = time.monotonic()
         if request["params"].get("function") in self._slow_functions:
             with self._state:
-                if self._reading_thread == threading.get_ident():  # unless another thread has become the reader
+                if (
+                    self._reading_thread == threading.get_ident()
+                ):  # unless another thread has become the reader
                     self._hand_over_reading()
         elif not self._busy.is_set():
             self._busy.set()
         return request
 
-    # --- the reader -------------------------------------------------------------------------------------------------
+    # --- the reader -------------------------------------------------------------------------------
 
     def _hand_over_reading(self) -> None:
         """Make an idle or a new thread the reader. Called with the state locked."""
@@ -147,7 +160,7 @@ class ServingPeer(Peer):
                 self._hand_over_reading()
             return True
 
-    # --- responses of the other side ----------------------------------------------------------------------------------
+    # --- responses of the other side --------------------------------------------------------------
 
     def _wait_for_answer(self, ident: int) -> JsonObject:
         me = threading.get_ident()
@@ -172,7 +185,9 @@ class ServingPeer(Peer):
 
     @contextmanager
     def _released_slot(self) -> Iterator[None]:
-        """Allow one more thread while this one waits: the response may depend on another request to this process."""
+        """Allow one more thread while this one waits: the response may depend on another request to
+        this process.
+        """
         self._threads -= 1
         try:
             yield
@@ -186,7 +201,10 @@ class ServingPeer(Peer):
                 request["params"]["cancelled"] = True
 
     def _dispatch(self, message: JsonObject) -> None:
-        """Pass a message to the thread that waits for it, or queue it. Called with the state locked."""
+        """Pass a message to the thread that waits for it, or queue it.
+
+        Called with the state locked.
+        """
         if "method" not in message:
             self._answers[message["id"]] = message
             self._state.notify_all()

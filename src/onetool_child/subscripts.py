@@ -1,6 +1,8 @@
-"""The value in a failed expression such as `issue["body"]` or `sum(issues)`: its keys or its type, for error messages.
+"""The value in a failed expression such as `issue["body"]` or `sum(issues)`: its keys or its type,
+for error messages.
 
-Nothing is evaluated again: variables and parts of plain dicts and lists are read, and tools report their last value.
+Nothing is evaluated again: variables and parts of plain dicts and lists are read, and tools report
+their last value.
 """
 
 import ast
@@ -20,18 +22,24 @@ UNKNOWN = object()
 def describe_shape(value: Any) -> str:
     """Return the keys of a dict, the length of a list and the keys of its first item, or the type."""
     if type(value) is dict:
-        keys = ", ".join(str(key)[:MAX_KEY_CHARS] for key in islice(value, MAX_KEYS) if type(key) is str)
+        keys = ", ".join(
+            str(key)[:MAX_KEY_CHARS] for key in islice(value, MAX_KEYS) if type(key) is str
+        )
         more = f" and {len(value) - MAX_KEYS} more" if len(value) > MAX_KEYS else ""
         return f"a dict with keys: {keys}{more}" if keys else ""
     if type(value) is list:
         first = describe_shape(value[0]) if value and type(value[0]) is dict else ""
         length = f"a list of {len(value)} {'item' if len(value) == 1 else 'items'}"
         return f"{length}; the first is {first}" if first else length
-    return {str: "a string", int: "an integer", float: "a number", bool: "a boolean"}.get(type(value), "")
+    return {str: "a string", int: "an integer", float: "a number", bool: "a boolean"}.get(
+        type(value), ""
+    )
 
 
 def describe_failed_value(error: BaseException, file: str, last_shape: str) -> str:
-    """Return the shape of the value in a failed expression of this file; `last_shape` is that of the last call."""
+    """Return the shape of the value in a failed expression of this file; `last_shape` is that of
+    the last call.
+    """
     if type(error) not in {KeyError, TypeError}:
         return ""
     trace = error.__traceback__
@@ -74,7 +82,9 @@ def _is_tool(node: ast.expr, names: Namespace) -> bool:
     while isinstance(node, ast.Attribute):
         node = node.value
     # `isinstance` would inspect the placeholder of a plan.
-    return isinstance(node, ast.Name) and issubclass(type(names.get(node.id)), PackProxy | ToolProxy)
+    return isinstance(node, ast.Name) and issubclass(
+        type(names.get(node.id)), PackProxy | ToolProxy
+    )
 
 
 def _get_source(trace: TracebackType, file: str) -> str:

@@ -1,6 +1,8 @@
-"""Short descriptions of large values: `847 matches in 42 files`, `list of 5,000 items with keys name, url`.
+"""Short descriptions of large values: `847 matches in 42 files`, `list of 5,000 items with keys
+name, url`.
 
-They are created where the value is, in the cell or in the server, because large values cross the pipe as text.
+They are created where the value is, in the cell or in the server, because large values cross the
+pipe as text.
 """
 
 from collections.abc import Collection
@@ -35,16 +37,26 @@ def _describe_matches(value: Any) -> str | None:
         return f"{found}, truncated" if found and value.get("truncated") is True else found
     if not value or not all(isinstance(item, dict) for item in value):
         return None
-    key = next((key for key in FILE_KEYS if all(isinstance(item.get(key), str) for item in value)), None)
+    key = next(
+        (key for key in FILE_KEYS if all(isinstance(item.get(key), str) for item in value)), None
+    )
     if key is None or any(LINE_KEYS.isdisjoint(item) for item in value):
         return None
-    return f"{pluralize(len(value), 'match')} in {pluralize(len({item[key] for item in value}), 'file')}"
+    return (
+        f"{pluralize(len(value), 'match')} in"
+        f" {pluralize(len({item[key] for item in value}), 'file')}"
+    )
 
 
 def _describe_items(items: list[Any] | tuple[Any, ...]) -> str:
     if items and all(isinstance(item, dict) for item in items):
-        return f"{pluralize(len(items), 'item')} with {_describe_keys(dict.fromkeys(chain.from_iterable(items)))}"
-    return pluralize(len(items), "string" if items and all(isinstance(item, str) for item in items) else "item")
+        return (
+            f"{pluralize(len(items), 'item')} with"
+            f" {_describe_keys(dict.fromkeys(chain.from_iterable(items)))}"
+        )
+    return pluralize(
+        len(items), "string" if items and all(isinstance(item, str) for item in items) else "item"
+    )
 
 
 def _describe_keys(keys: Collection[Any]) -> str:

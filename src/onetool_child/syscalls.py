@@ -1,13 +1,16 @@
-"""The system calls that a computing Python process needs, by name and number, and the filter made of them.
+"""The system calls that a computing Python process needs, by name and number, and the filter made
+of them.
 
-This is an allow-list: system calls that are not listed fail with EPERM (or ENOSYS, where libc then falls back by
-itself). Left out on purpose: everything that opens a network socket, starts a program or a process, signals or
-traces another process, changes owners, maps memory that no limit counts, or is an interface of its own (io_uring,
-bpf, keys, mounts). The numbers are the kernel's and never change, for x86_64 and aarch64.
+This is an allow-list: system calls that are not listed fail with EPERM (or ENOSYS, where libc then
+falls back by itself). Left out on purpose: everything that opens a network socket, starts a program
+or a process, signals or traces another process, changes owners, maps memory that no limit counts,
+or is an interface of its own (io_uring, bpf, keys, mounts). The numbers are the kernel's and never
+change, for x86_64 and aarch64.
 
-There are two filters, because the cost of installing one depends on its length: the long one is installed in the zygote
-once and still allows it to fork, kill and confine; the short one is installed in every cell and denies that too. A
-third one, a deny-list, is for extensions with a sandbox.
+There are two filters, because the cost of installing one depends on its length: the long one is
+installed in the zygote once and still allows it to fork, kill and confine; the short one is
+installed in every cell and denies that too. A third one, a deny-list, is for extensions with a
+sandbox.
 """
 
 import errno
@@ -62,14 +65,15 @@ ALLOWED: Numbers = {
     "getgroups": (115, 158), "getresuid": (118, 148), "getresgid": (120, 150), "getrlimit": (97, 163),
     "setrlimit": (160, 164), "getrusage": (98, 165), "getpriority": (140, 141), "sysinfo": (99, 179),
     "uname": (63, 160), "getrandom": (318, 278),
-    # The two ends of a socket pair of the process; see SOCKETPAIR. Not sendmsg: a file whose descriptor is queued in a
-    # socket stays alive, and its disk usage would be invisible.
+    # The two ends of a socket pair of the process; see SOCKETPAIR. Not sendmsg: a file whose
+    # descriptor is queued in a socket stays alive, and its disk usage would be invisible.
     "sendto": (44, 206), "recvfrom": (45, 207), "recvmsg": (47, 212), "shutdown": (48, 210),
     "getsockname": (51, 204), "getpeername": (52, 205), "setsockopt": (54, 208), "getsockopt": (55, 209),
 }
 
-# Cells must not change modes and times of files, and Landlock does not prevent it: the call does nothing and reports
-# success, so that shutil and tarfile work in the scratch directory. (The zygote removes directories of mode 0.)
+# Cells must not change modes and times of files, and Landlock does not prevent it: the call does
+# nothing and reports success, so that shutil and tarfile work in the scratch directory. (The zygote
+# removes directories of mode 0.)
 PRETENDED: Numbers = {
     "chmod": (90, NONE), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
     "utime": (132, NONE), "utimes": (235, NONE), "futimesat": (261, NONE), "utimensat": (280, 88),
@@ -78,7 +82,8 @@ PRETENDED: Numbers = {
 # libc tries these first and falls back by itself when they do not exist.
 MISSING: Numbers = {"clone3": (435, 435), "openat2": (437, 437)}
 
-# Python works without extended attributes, and libc without reserved space, if these are not supported.
+# Python works without extended attributes, and libc without reserved space, if these are not
+# supported.
 UNSUPPORTED: Numbers = {
     "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13), "fallocate": (285, 47),
 }
@@ -94,7 +99,8 @@ ZYGOTE_CALLS: Numbers = {
     "landlock_add_rule": (445, 445), "landlock_restrict_self": (446, 446), "pidfd_open": PIDFD_OPEN,
 }
 SOCKET = (41, 198)
-# Calls with which a sandboxed extension could change files that it may only read, or leave data behind.
+# Calls with which a sandboxed extension could change files that it may only read, or leave data
+# behind.
 DENIED_TO_EXTENSIONS: Numbers = {
     "chown": (92, NONE), "lchown": (94, NONE), "fchown": (93, 55), "fchownat": (260, 54),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
@@ -112,14 +118,17 @@ SOCKETPAIR = (53, 199)
 CLOSE_RANGE = (436, 436)
 # fmt: on
 
-# A thread has to share its descriptors: the server counts the files that the main thread holds open.
+# A thread has to share its descriptors: the server counts the files that the main thread holds
+# open.
 CLONE_FILES_AND_THREAD = 0x400 | 0x10000
 CLOSE_RANGE_FLAGS = (0, 4)  # not CLOSE_RANGE_UNSHARE, which gives a thread its own descriptors
-# Not F_SETOWN, F_SETSIG, F_NOTIFY, F_SETLEASE (each sends signals), nor F_SETPIPE_SZ (memory that no limit counts).
+# Not F_SETOWN, F_SETSIG, F_NOTIFY, F_SETLEASE (each sends signals), nor F_SETPIPE_SZ (memory that
+# no limit counts).
 FCNTL_COMMANDS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030, 1032, 1034)
 # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
 IOCTL_COMMANDS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
-# PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME: not PR_SET_PDEATHSIG, which could disable the death with the parent
+# PR_GET_DUMPABLE, PR_SET_NAME, PR_GET_NAME: not PR_SET_PDEATHSIG, which could disable the death
+# with the parent
 PRCTL_OPTIONS = (3, 15, 16)
 # FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, FS_IOC_SETVERSION, FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY
 IOCTL_FILE_COMMANDS = (0x40086602, 0x40046602, 0x40087602, 0x401C5820, 0x40806685)
@@ -147,14 +156,19 @@ ARCH_OFFSET = 4
 X32_BIT = 0x40000000
 
 
-# Placeholder for the ID of the process that installs the program, so that the program is built only once.
+# Placeholder for the ID of the process that installs the program, so that the program is built only
+# once.
 OWN_PID = 0x7EADBEEF
 
 
 def find_pid_offsets(program: bytes) -> list[int]:
     """Return the positions of the process ID in the program."""
     placeholder = struct.pack("I", OWN_PID)
-    return [offset for offset in range(4, len(program), 8) if program[offset : offset + 4] == placeholder]
+    return [
+        offset
+        for offset in range(4, len(program), 8)
+        if program[offset : offset + 4] == placeholder
+    ]
 
 
 def zygote_filter(machine: str) -> bytes | None:
@@ -185,7 +199,9 @@ def zygote_filter(machine: str) -> bytes | None:
 
 
 def cell_filter(machine: str) -> bytes | None:
-    """Return the additional filter of cells: no processes, no signals to others, no changes to isolation."""
+    """Return the additional filter of cells: no processes, no signals to others, no changes to
+    isolation.
+    """
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
@@ -204,13 +220,17 @@ def cell_filter(machine: str) -> bytes | None:
 def extension_filter(machine: str, *, network: bool) -> bytes | None:
     """Return the filter of a sandboxed extension, which denies what Landlock cannot.
 
-    Modes and times cannot be changed, and the calls report success, as in cells. Without network, only
-    connected socket pairs are allowed.
+    Modes and times cannot be changed, and the calls report success, as in cells. Without network,
+    only connected socket pairs are allowed.
     """
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]
-    sockets = [] if network else [_return_action(SOCKET[column], DENY), _allow_stream_pairs_only(SOCKETPAIR[column])]
+    sockets = (
+        []
+        if network
+        else [_return_action(SOCKET[column], DENY), _allow_stream_pairs_only(SOCKETPAIR[column])]
+    )
     return b"".join([
         _preamble(machine),
         *sockets,
@@ -241,7 +261,11 @@ def _preamble(machine: str) -> bytes:
 
 
 def _return_action(number: int | None, action: int) -> bytes:
-    return b"" if number is None else _instruction(JUMP_EQUAL, number, 0, 1) + _instruction(RETURN, action)
+    return (
+        b""
+        if number is None
+        else _instruction(JUMP_EQUAL, number, 0, 1) + _instruction(RETURN, action)
+    )
 
 
 def _match_call(number: int | None, body: bytes) -> bytes:
@@ -249,9 +273,15 @@ def _match_call(number: int | None, body: bytes) -> bytes:
     return b"" if number is None else _instruction(JUMP_EQUAL, number, 0, len(body) // 8) + body
 
 
-def _check_argument(number: int | None, index: int, values: Iterable[int], otherwise: int, then: int = ALLOW) -> bytes:
-    checks = b"".join(_instruction(JUMP_EQUAL, value, 0, 1) + _instruction(RETURN, then) for value in values)
-    return _match_call(number, _instruction(LOAD, _argument(index)) + checks + _instruction(RETURN, otherwise))
+def _check_argument(
+    number: int | None, index: int, values: Iterable[int], otherwise: int, then: int = ALLOW
+) -> bytes:
+    checks = b"".join(
+        _instruction(JUMP_EQUAL, value, 0, 1) + _instruction(RETURN, then) for value in values
+    )
+    return _match_call(
+        number, _instruction(LOAD, _argument(index)) + checks + _instruction(RETURN, otherwise)
+    )
 
 
 def _allow_threads_only(number: int | None) -> bytes:

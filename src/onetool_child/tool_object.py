@@ -25,13 +25,17 @@ def make_function(kind: Callable[[], Any]) -> Callable[..., Any]:
         if validate is not None:
             check_params(validate, params)
         value = thing.call(params, call_context)
-        return _unwrap_later(value, name) if isinstance(value, CoroutineType) else unwrap(value, name)
+        return (
+            _unwrap_later(value, name) if isinstance(value, CoroutineType) else unwrap(value, name)
+        )
 
     return call
 
 
 def check_params(validate: Callable[[Any], object], params: Any) -> None:
-    """Raise ArgumentError if `validate_params` rejects the arguments: it raises, or returns an error."""
+    """Raise ArgumentError if `validate_params` rejects the arguments: it raises, or returns an
+    error.
+    """
     try:
         outcome = validate(params)
     except Exception as error:
@@ -59,7 +63,10 @@ def _find_problem(outcome: Any) -> str | None:
 
 
 def unwrap(value: Any, name: str) -> Any:
-    """Return the value of a `Result` or of `("ok", value)`. Raise the error of one, or of `("error", reason)`."""
+    """Return the value of a `Result` or of `("ok", value)`.
+
+    Raise the error of one, or of `("error", reason)`.
+    """
     match value:
         case ("ok", inner) if type(value) is tuple:
             return inner

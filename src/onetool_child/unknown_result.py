@@ -1,7 +1,7 @@
 """Placeholders for the results of calls that a plan does not make.
 
-A placeholder can be assigned and passed on to tools. Everything else needs the result, so it ends the plan: the server,
-which receives the number of the call, ends the run.
+A placeholder can be assigned and passed on to tools. Everything else needs the result, so it ends
+the plan: the server, which receives the number of the call, ends the run.
 """
 
 from __future__ import annotations
@@ -19,14 +19,23 @@ if TYPE_CHECKING:
 
     from onetool_child.json_types import JsonObject
 
-UNARY = "abs await bool bytes call ceil complex copy deepcopy dir enter exit float floor format fspath hash index int"
-ACCESS = "invert iter len neg next pos repr reversed round str trunc contains delattr delitem getitem setattr setitem"
+UNARY = (
+    "abs await bool bytes call ceil complex copy deepcopy dir enter exit float floor format fspath"
+    " hash index int"
+)
+ACCESS = (
+    "invert iter len neg next pos repr reversed round str trunc contains delattr delitem getitem"
+    " setattr setitem"
+)
 COMPARISONS = "eq ge gt le lt ne"
 OPERATORS = "add and divmod floordiv lshift matmul mod mul or pow rshift sub truediv xor"
 
 
 class UnknownResult(Reference):
-    """The unknown result of a call. `inspect` is called with the line of code that uses it, and does not return."""
+    """The unknown result of a call.
+
+    `inspect` is called with the line of code that uses it, and does not return.
+    """
 
     __slots__ = ("_data", "_inspect")
 

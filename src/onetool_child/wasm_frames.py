@@ -1,6 +1,7 @@
 """Frames between the server and the process of a WebAssembly sandbox: kind, size and bytes.
 
-The process runs several sandboxes, one after the other. Frames separate what belongs to a run, whatever its code sends.
+The process runs several sandboxes, one after the other. Frames separate what belongs to a run,
+whatever its code sends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 HEADER = struct.Struct(">cI")
 MAX_FRAME_BYTES = 1 << 30  # of the server, which the process trusts
 MAX_FORWARDED_BYTES = 1 << 16
-# The process is prepared for sandboxes; a run begins, and the frame has its scratch directory; data; a clean end.
+# The process is prepared for sandboxes; a run begins, and the frame has its scratch directory;
+# data; a clean end.
 PREPARED = b"P"
 BEGIN = b"B"
 DATA = b"D"
@@ -28,7 +30,9 @@ def encode_frame(kind: bytes, data: bytes = b"") -> bytes:
 class FrameReader:
     """Split a stream of bytes into frames. Raise ValueError if one is too large."""
 
-    def __init__(self, on_frame: Callable[[bytes, bytes], None], max_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(
+        self, on_frame: Callable[[bytes, bytes], None], max_bytes: int = MAX_FRAME_BYTES
+    ) -> None:
         self._on_frame = on_frame
         self._max_bytes = max_bytes
         self._buffer = bytearray()

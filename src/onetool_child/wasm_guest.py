@@ -1,8 +1,10 @@
-"""A cell in a WebAssembly sandbox: the part inside, which runs the code with the same `Cell` as a process.
+"""A cell in a WebAssembly sandbox: the part inside, which runs the code with the same `Cell` as a
+process.
 
-`wasm_host` starts the sandbox. A sandbox has no pipe, so messages to the server are written to descriptor 2, which the
-host forwards, and messages from the server are read from files that the host appends to. Waiting for an answer is
-polling, because everything else that could wait returns to the host only when the code ends. Descriptor 1 is the log.
+`wasm_host` starts the sandbox. A sandbox has no pipe, so messages to the server are written to
+descriptor 2, which the host forwards, and messages from the server are read from files that the
+host appends to. Waiting for an answer is polling, because everything else that could wait returns
+to the host only when the code ends. Descriptor 1 is the log.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ _monotonic = time.monotonic
 
 
 class FilePeer(Peer):
-    """A peer that reads numbered files. The host starts the next one when a file is large; this end removes it."""
+    """A peer that reads numbered files.
+
+    The host starts the next one when a file is large; this end removes it.
+    """
 
     def __init__(self) -> None:
         super().__init__(-1, MESSAGES, data.encode)
@@ -54,7 +59,10 @@ class FilePeer(Peer):
 
     @contextmanager
     def disconnected(self, result: str) -> Iterator[None]:
-        self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (self._last_id + 1, result.encode())
+        self._buffer += b'{"jsonrpc":"2.0","id":%d,"result":%s}\n' % (
+            self._last_id + 1,
+            result.encode(),
+        )
         self._writer = -1
         try:
             yield
@@ -80,12 +88,17 @@ class FilePeer(Peer):
         self._buffer += chunk
 
     def _read_file(self) -> bytes:
-        chunk = os.pread(self._reader, READ_BYTES, self._position)  # `read` returns nothing after the first end
+        chunk = os.pread(
+            self._reader, READ_BYTES, self._position
+        )  # `read` returns nothing after the first end
         self._position += len(chunk)
         return chunk
 
     def _read_next_file(self) -> bytes:
-        """Continue with the next file, if there is one: then this one is complete. Return what was left of it."""
+        """Continue with the next file, if there is one: then this one is complete.
+
+        Return what was left of it.
+        """
         if not os.path.exists(f"{ANSWERS}/{self._number + 1}"):  # noqa: PTH110 - pathlib is slow to load
             return b""
         if chunk := self._read_file():
@@ -97,7 +110,10 @@ class FilePeer(Peer):
         return self._read_file()
 
     def _wait_for_answer(self, ident: int) -> JsonObject:
-        """Wait for an answer. Until it arrives, functions of thread pools are started, which make calls too."""
+        """Wait for an answer.
+
+        Until it arrives, functions of thread pools are started, which make calls too.
+        """
         while ident not in self._answers and wasm_threads.start_one():
             while chunk := self._read_file() or self._read_next_file():
                 self._buffer += chunk
@@ -107,7 +123,9 @@ class FilePeer(Peer):
 
 
 class LastFinder:
-    """The last import hook: it finds packs, and explains why a module of the standard library is missing."""
+    """The last import hook: it finds packs, and explains why a module of the standard library is
+    missing.
+    """
 
     def __init__(self, packs: PackFinder) -> None:
         self._packs = packs
@@ -115,12 +133,16 @@ class LastFinder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         found = self._packs.find_spec(name, path, target)
         if found is None and name in sys.stdlib_module_names:
-            raise ModuleNotFoundError(f"the WebAssembly sandbox does not have the module {name!r}", name=name)
+            raise ModuleNotFoundError(
+                f"the WebAssembly sandbox does not have the module {name!r}", name=name
+            )
         return found
 
 
 class TimedBuffer(io.BufferedWriter):
-    """A buffer that is flushed by a write if it has waited too long, because there is no thread that could do it."""
+    """A buffer that is flushed by a write if it has waited too long, because there is no thread
+    that could do it.
+    """
 
     _flushed_at = _waits_since = 0.0
 
@@ -156,7 +178,9 @@ class GuestCell(Cell):
         request = self._peer.receive()
         self._id = request["id"]
         self._params = request["params"]
-        vars(sys).update(dict.fromkeys(("stdout", "stderr", "__stdout__", "__stderr__"), self._output.stream))
+        vars(sys).update(
+            dict.fromkeys(("stdout", "stderr", "__stdout__", "__stderr__"), self._output.stream)
+        )
         sys.stdin = io.StringIO()
         with wasm_threads.outside_event_loop():
             self._run()
@@ -165,7 +189,11 @@ class GuestCell(Cell):
     def sleep(self, seconds: float, /) -> None:
         """Replace `time.sleep`: printed output is sent before, and the timeout is reported in time."""
         self._output.flush()
-        late = self._deadline + self._paused_for + LATE_SECONDS - _monotonic() if self._deadline else math.inf
+        late = (
+            self._deadline + self._paused_for + LATE_SECONDS - _monotonic()
+            if self._deadline
+            else math.inf
+        )
         _sleep(min(seconds, max(late, 0)))
         self._check_time()
 
@@ -176,7 +204,9 @@ class GuestCell(Cell):
 
 
 def _make_directory(path: Any, mode: int = 0o777, **options: Any) -> None:
-    """Replace `os.mkdir`: without a parent directory, it reports an I/O error, which `makedirs` does not expect."""
+    """Replace `os.mkdir`: without a parent directory, it reports an I/O error, which `makedirs`
+    does not expect.
+    """
     try:
         _mkdir(path, mode, **options)
     except OSError as error:
@@ -188,7 +218,9 @@ def _make_directory(path: Any, mode: int = 0o777, **options: Any) -> None:
 
 def _explain_missing(name: str) -> None:
     """Explain why `os` lacks a name that other systems have. `hasattr` stays false."""
-    reason = ": the WebAssembly sandbox has no processes and no signals" if name in PROCESS_NAMES else ""
+    reason = (
+        ": the WebAssembly sandbox has no processes and no signals" if name in PROCESS_NAMES else ""
+    )
     raise AttributeError(f"module 'os' has no attribute {name!r}{reason}", name=name, obj=os)
 
 

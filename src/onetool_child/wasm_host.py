@@ -1,8 +1,10 @@
-"""The process around WebAssembly sandboxes: each run gets a fresh one, and the process is used again after a clean end.
+"""The process around WebAssembly sandboxes: each run gets a fresh one, and the process is used
+again after a clean end.
 
-The sandbox can crash this process (deep recursion overflows its stack) and write to its descriptors 1 and 2, so it is
-never the server. Descriptor 1 is the log; descriptor 2 carries the messages of the run (see `wasm_guest`), which are
-forwarded as frames. Messages of the server are appended to files that the sandbox reads.
+The sandbox can crash this process (deep recursion overflows its stack) and write to its descriptors
+1 and 2, so it is never the server. Descriptor 1 is the log; descriptor 2 carries the messages of
+the run (see `wasm_guest`), which are forwarded as frames. Messages of the server are appended to
+files that the sandbox reads.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ import threading
 import time
 
 from onetool_child import confine
-from onetool_child.wasm_frames import BEGIN, DATA, END, MAX_FORWARDED_BYTES, PREPARED, FrameReader, encode_frame
+from onetool_child.wasm_frames import (
+    BEGIN,
+    DATA,
+    END,
+    MAX_FORWARDED_BYTES,
+    PREPARED,
+    FrameReader,
+    encode_frame,
+)
 
 TYPE_CHECKING = False  # importing `typing` would slow down the start
 if TYPE_CHECKING:
@@ -55,7 +65,9 @@ await wasm_guest.serve(invoke, {ready!r})
 
 
 class Answers:
-    """The files with the messages of the server to one run, which deletes what it has read: there are at most two."""
+    """The files with the messages of the server to one run, which deletes what it has read: there
+    are at most two.
+    """
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -111,7 +123,9 @@ class SandboxHost:
     def serve(self) -> None:
         """Run one sandbox after the other until the server is gone. Never returns."""
         self._compile_modules()
-        confine.limit_files(max(self._file_bytes, FILE_BYTES))  # not before: pyeryx unpacks larger files
+        confine.limit_files(
+            max(self._file_bytes, FILE_BYTES)
+        )  # not before: pyeryx unpacks larger files
         self._send(encode_frame(PREPARED))
         for work in (self._read, self._watch_memory):
             threading.Thread(target=work, daemon=True).start()
@@ -129,7 +143,8 @@ class SandboxHost:
         answers = Answers(directory)
         with self._lock:
             self._answers = answers
-        # Each run has its own pipe: everything it wrote is forwarded before it ends, and nothing later.
+        # Each run has its own pipe: everything it wrote is forwarded before it ends, and nothing
+        # later.
         messages, end = os.pipe()
         os.dup2(end, 2)
         os.close(end)
@@ -137,7 +152,10 @@ class SandboxHost:
         forwarding.start()
         params = {"layers": ["wasm"], "pid": os.getpid()}
         ready = json.dumps({"jsonrpc": "2.0", "method": "ready", "params": params})
-        volumes = [(files, "/tmp", False), (directory, "/answers", False)]  # noqa: S108 - in the sandbox
+        volumes = [
+            (files, "/tmp", False),  # noqa: S108 - in the sandbox
+            (directory, "/answers", False),
+        ]
         if self._time_zones:
             volumes.append((self._time_zones, TIME_ZONES, True))
         reason = ""
@@ -155,7 +173,9 @@ class SandboxHost:
             self._answers = None
         answers.close()
 
-    def _execute(self, code: str, volumes: list[tuple[str, str, bool]], answers: Answers | None = None) -> None:
+    def _execute(
+        self, code: str, volumes: list[tuple[str, str, bool]], answers: Answers | None = None
+    ) -> None:
         limits = self._eryx.ResourceLimits(
             execution_timeout_ms=UNLIMITED_MS,  # the server ends runs
             callback_timeout_ms=UNLIMITED_MS,
@@ -165,7 +185,9 @@ class SandboxHost:
         callbacks = [] if answers is None else [{"name": "wait", "fn": answers.wait}]
         is_read_only = answers is not None
         volumes = [*volumes, (self._modules, "/modules", is_read_only)]
-        self._eryx.Sandbox(resource_limits=limits, callbacks=callbacks, volumes=volumes).execute(code)
+        self._eryx.Sandbox(resource_limits=limits, callbacks=callbacks, volumes=volumes).execute(
+            code
+        )
 
     def _compile_modules(self) -> None:
         """Compile the modules of the sandbox, unless another process of the server has done it."""
@@ -213,7 +235,9 @@ class SandboxHost:
             os._exit(0)
 
     def _watch_memory(self) -> None:
-        """Exit if the process needs too much memory: a sandbox limits its own, not that of its calls to the host."""
+        """Exit if the process needs too much memory: a sandbox limits its own, not that of its
+        calls to the host.
+        """
         while True:
             time.sleep(WATCH_SECONDS)
             if read_peak_memory() > self._memory_bytes + OVERHEAD_BYTES:
@@ -251,7 +275,10 @@ def _read_peak_memory_of_windows() -> int:
         _fields_ = (
             ("size", ctypes.c_uint32),
             ("page_faults", ctypes.c_uint32),
-            *((name, ctypes.c_size_t) for name in ("peak", "used", "b", "c", "d", "e", "page_file", "peak_page_file")),
+            *(
+                (name, ctypes.c_size_t)
+                for name in ("peak", "used", "b", "c", "d", "e", "page_file", "peak_page_file")
+            ),
         )
 
     counters = Counters(size=ctypes.sizeof(Counters))
@@ -268,7 +295,10 @@ def _exit(reason: str) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Start the process. Descriptors 0 and 1 are pipes; the arguments are options and the directory of the extra."""
+    """Start the process.
+
+    Descriptors 0 and 1 are pipes; the arguments are options and the directory of the extra.
+    """
     confine.die_with_parent(os.getppid())
     options = json.loads(argv[0])
     reader = os.dup(0)

@@ -1,8 +1,9 @@
-"""Substitutes for threads and event loops in a WebAssembly sandbox, which has one thread and no readable descriptors.
+"""Substitutes for threads and event loops in a WebAssembly sandbox, which has one thread and no
+readable descriptors.
 
-The functions of a thread pool run nested: while one waits for the answer of a call, `start_one` starts the next. So
-the first calls of all functions are in flight at the same time, and each later call waits for the functions above it
-on the stack.
+The functions of a thread pool run nested: while one waits for the answer of a call, `start_one`
+starts the next. So the first calls of all functions are in flight at the same time, and each later
+call waits for the functions above it on the stack.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
 MAX_NESTED = 32
 MAX_NESTED_FRAMES = 400
 IDLE_SECONDS = 0.01
-START_THREAD = ("_start_new_thread", "_start_joinable_thread", "start_new_thread", "start_new", "start_joinable_thread")
+START_THREAD = (
+    "_start_new_thread",
+    "_start_joinable_thread",
+    "start_new_thread",
+    "start_new",
+    "start_joinable_thread",
+)
 NO_THREADS = (
     "cannot start a thread: the WebAssembly sandbox has only one; "
     "ot.parallel and ThreadPoolExecutor call tools concurrently without threads"
@@ -53,7 +60,10 @@ def outside_event_loop() -> Iterator[None]:
 
 
 def start_one() -> bool:
-    """Start a function of a thread pool, and return whether there was one. It may start others while it waits."""
+    """Start a function of a thread pool, and return whether there was one.
+
+    It may start others while it waits.
+    """
     if not _pending or len(_running) >= MAX_NESTED or _is_deep():
         return False
     _pending[0].run()

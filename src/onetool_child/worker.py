@@ -1,8 +1,8 @@
 """A worker: the process of one extension file, in its own environment.
 
-Calls arrive over a private pipe and run concurrently: functions in threads, coroutines on an event loop. Printed output
-goes to the log. The file can use `ot`, or import the same names from `onetool`. The server has already authorized each
-call.
+Calls arrive over a private pipe and run concurrently: functions in threads, coroutines on an event
+loop. Printed output goes to the log. The file can use `ot`, or import the same names from
+`onetool`. The server has already authorized each call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 # A sandboxed worker could not import these modules later.
 from onetool_child import arguments, data, interface, media, messages, tool_object
 from onetool_child.error_report import report_error, strip_own_frames
-from onetool_child.errors import TREE, Cancelled, CannotAsk, ConfigError, ToolError, describe, get_message
+from onetool_child.errors import (
+    TREE,
+    Cancelled,
+    CannotAsk,
+    ConfigError,
+    ToolError,
+    describe,
+    get_message,
+)
 from onetool_child.guard import die_with, stand_guard
 from onetool_child.rpc import ConnectionLost
 from onetool_child.serving import ServingPeer
@@ -35,14 +43,23 @@ if TYPE_CHECKING:
 
 MAX_ERROR_CHARS = 100_000
 MODULE_NAMES = frozenset({"ot", "onetool"})
-NO_CALL_MESSAGE = "ot.call is only available during a call: not at import, and not in a thread that the file started"
-CURRENT_CALL: contextvars.ContextVar[int] = contextvars.ContextVar("call")  # the call that the running code belongs to
+NO_CALL_MESSAGE = (
+    "ot.call is only available during a call: not at import, and not in a thread that the file"
+    " started"
+)
+CURRENT_CALL: contextvars.ContextVar[int] = contextvars.ContextVar(
+    "call"
+)  # the call that the running code belongs to
 
 
 class WorkerProcess:
     def __init__(self, reader: int, writer: int, guard: int) -> None:
-        self._guard = guard  # process ID of the guard, the parent of this process; 0 if there is none
-        self._peer = ServingPeer(reader, writer, data.encode, self._handle_request, self._handle_notification)
+        self._guard = (
+            guard  # process ID of the guard, the parent of this process; 0 if there is none
+        )
+        self._peer = ServingPeer(
+            reader, writer, data.encode, self._handle_request, self._handle_notification
+        )
         self._options: JsonObject = {}
         self._running: dict[int, Callable[[], object]] = {}  # call -> function that cancels it
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,7 +98,9 @@ class WorkerProcess:
         with open(file, "rb") as stream:  # noqa: PTH123 - importing pathlib is slow
             source = stream.read()
         module = ModuleType(self._options["module"])
-        package = f"{module.__name__}_package"  # for relative imports; no other package has this name
+        package = (  # for relative imports; no other package has this name
+            f"{module.__name__}_package"
+        )
         module.__dict__.update(__file__=file, __package__=package, ot=finder.ot)
         sys.modules[module.__name__] = sys.modules[f"{package}.{module.__name__}"] = module
         self._directory = os.path.dirname(file)  # noqa: PTH120 - see above
@@ -93,7 +112,7 @@ class WorkerProcess:
 
             self._functions = {"run_tests": run_tests}
 
-    # --- calls --------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def _handle_request(self, request: JsonObject) -> None:
         ident = request["id"]
@@ -109,17 +128,24 @@ class WorkerProcess:
             import ctypes
 
             context.is_cancelled = True
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(Cancelled))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread), ctypes.py_object(Cancelled)
+            )
 
         self._running[ident] = cancel
         CURRENT_CALL.set(ident)
         try:
             function = self._functions[params["function"]]
-            args = {**params["args"], **dict.fromkeys(arguments.find_context_names(function), context)}
+            args = {
+                **params["args"],
+                **dict.fromkeys(arguments.find_context_names(function), context),
+            }
             positional, named = arguments.bind(function, args)
             value = function(*positional, **named)
             if isinstance(value, CoroutineType | AsyncGeneratorType):
-                self._run_on_loop(context, value if isinstance(value, CoroutineType) else _collect(value, context))
+                self._run_on_loop(
+                    context, value if isinstance(value, CoroutineType) else _collect(value, context)
+                )
                 return
             if isinstance(value, GeneratorType):
                 value = list(interface.ItemReporter(context).iterate(value))
@@ -130,18 +156,24 @@ class WorkerProcess:
     def _send_result(self, ident: int, value: Any) -> None:
         text = data.encode(value, lambda item: self._store_media(ident, item))
         if len(text) > self._options["max_bytes"]:
-            raise ToolError(f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}")
+            raise ToolError(
+                f"the result has {len(text)} bytes, the limit is {self._options['max_bytes']}"
+            )
         self._finish(ident)
         line = f'{{"jsonrpc":"2.0","id":{ident},"result":{{"value":{text}}}}}'
         if messages.fits(line):
             self._peer.send_line(line)
             return
-        for piece in messages.split_text(text):  # one at a time: other responses may be sent in between
+        for piece in messages.split_text(
+            text
+        ):  # one at a time: other responses may be sent in between
             self._peer.send_pieces(ident, [piece])
         self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"pieces":true}}}}')
 
     def _store_media(self, ident: int, value: Any) -> JsonObject | None:
-        """Send an image, audio or a file to the server and return its description; None for any other value."""
+        """Send an image, audio or a file to the server and return its description; None for any
+        other value.
+        """
         found = media.find_media(value, self._options["max_bytes"])
         return None if found is None else media.send_media(self._peer, found, ident)
 
@@ -160,7 +192,7 @@ class WorkerProcess:
         with self._cancelling:
             self._running.pop(ident, None)
 
-    # --- coroutines -----------------------------------------------------------------------------------------------
+    # --- coroutines -------------------------------------------------------------------------------
 
     def _run_on_loop(self, context: WorkerContext, coroutine: Coroutine[Any, Any, Any]) -> None:
         import asyncio
@@ -174,7 +206,9 @@ class WorkerProcess:
             future = asyncio.run_coroutine_threadsafe(self._run_coroutine(context, coroutine), loop)
             self._running[context.ident] = cancel
 
-    async def _run_coroutine(self, context: WorkerContext, coroutine: Coroutine[Any, Any, Any]) -> None:
+    async def _run_coroutine(
+        self, context: WorkerContext, coroutine: Coroutine[Any, Any, Any]
+    ) -> None:
         ident = context.ident
         CURRENT_CALL.set(ident)
         try:
@@ -193,7 +227,7 @@ class WorkerProcess:
                 threading.Thread(target=self._loop.run_forever, daemon=True).start()
             return self._loop
 
-    # --- messages of the server and nested calls ------------------------------------------------------------------
+    # --- messages of the server and nested calls --------------------------------------------------
 
     def _handle_notification(self, method: str, params: JsonObject) -> None:
         if method != "cancel":
@@ -211,7 +245,9 @@ class WorkerProcess:
             within = CURRENT_CALL.get()
         except LookupError:
             raise ToolError(NO_CALL_MESSAGE) from None
-        return self._peer.request("call", {"within": within, "name": name, "args": args, "kwargs": kwargs})
+        return self._peer.request(
+            "call", {"within": within, "name": name, "args": args, "kwargs": kwargs}
+        )
 
 
 class WorkerContext(interface.Context):
@@ -234,7 +270,9 @@ class WorkerContext(interface.Context):
         "settings",
     )
 
-    def __init__(self, peer: ServingPeer, ident: int, options: JsonMapping, fields: JsonMapping) -> None:
+    def __init__(
+        self, peer: ServingPeer, ident: int, options: JsonMapping, fields: JsonMapping
+    ) -> None:
         self._peer = peer
         self.ident = ident
         self._options = options
@@ -260,27 +298,46 @@ class WorkerContext(interface.Context):
     def cancelled(self) -> bool:
         return self.is_cancelled
 
-    def progress(self, done: float | str, total: float | None = None, message: str = "") -> interface.Done:
+    def progress(
+        self, done: float | str, total: float | None = None, message: str = ""
+    ) -> interface.Done:
         now = time.monotonic()
         if now - self._reported >= interface.PROGRESS_SECONDS or done == total:
             self._reported = now
-            text = interface.describe_progress(done, total, str(message)[: interface.MAX_PROGRESS_CHARS])
+            text = interface.describe_progress(
+                done, total, str(message)[: interface.MAX_PROGRESS_CHARS]
+            )
             numbers = (None, None) if isinstance(done, str) else (done, total)
-            self._notify("progress", message=text[: interface.MAX_PROGRESS_CHARS], done=numbers[0], total=numbers[1])
+            self._notify(
+                "progress",
+                message=text[: interface.MAX_PROGRESS_CHARS],
+                done=numbers[0],
+                total=numbers[1],
+            )
         return interface.DONE
 
     def log(self, message: object, level: str = "info") -> interface.Done:
-        self._notify("log", message=str(message)[: interface.MAX_LOG_CHARS], level=interface.check_level(level))
+        self._notify(
+            "log",
+            message=str(message)[: interface.MAX_LOG_CHARS],
+            level=interface.check_level(level),
+        )
         return interface.DONE
 
     def secret(self, name: str) -> str:
         pack = self._options["pack"]
         secrets = self._options["secrets"]
         if name not in secrets:
-            hint = f'add `secrets = ["{name}"]` to the file, or {name} to tools.{pack}.secrets in onetool.yaml'
+            hint = (
+                f'add `secrets = ["{name}"]` to the file, or {name} to tools.{pack}.secrets in'
+                " onetool.yaml"
+            )
             raise ConfigError(f"the pack {pack} does not declare the secret {name!r}", hint=hint)
         if secrets[name] is None:
-            hint = f"run `onetool secret set {name}`, or add {name} to tools.{pack}.secrets in onetool.yaml"
+            hint = (
+                f"run `onetool secret set {name}`, or add {name} to tools.{pack}.secrets in"
+                " onetool.yaml"
+            )
             raise ConfigError(f"the secret {name!r} is not set for {pack}", hint=hint)
         return str(secrets[name])
 
@@ -340,11 +397,15 @@ def _render_error(ident: int, error: BaseException, directory: str) -> str:
         if messages.fits(line):
             return line
     message = get_message(error)[:MAX_ERROR_CHARS]
-    return _render_error_line(ident, {"type": ToolError.type, "class": type(error).__name__, "message": message})
+    return _render_error_line(
+        ident, {"type": ToolError.type, "class": type(error).__name__, "message": message}
+    )
 
 
 def _render_error_line(ident: int, detail: JsonObject) -> str:
-    return data.encode({"jsonrpc": "2.0", "id": ident, "error": {"code": -32000, "message": "", "data": detail}})
+    return data.encode(
+        {"jsonrpc": "2.0", "id": ident, "error": {"code": -32000, "message": "", "data": detail}}
+    )
 
 
 def _log_error(error: BaseException) -> None:
@@ -358,8 +419,8 @@ def _log_error(error: BaseException) -> None:
 def _import_from(directory: str, package: str) -> None:
     """Import modules next to the file from source, by name or relative to `package`.
 
-    The bytecode cache identifies a module by its size and modification second, so it would miss an edit in the same
-    second.
+    The bytecode cache identifies a module by its size and modification second, so it would miss an
+    edit in the same second.
     """
     from importlib import machinery
 
@@ -375,7 +436,9 @@ def _import_from(directory: str, package: str) -> None:
                 return None
             file = os.path.join(directory, "__init__.py")  # noqa: PTH118 - see above
             loader = Source(name, file) if os.path.exists(file) else None  # noqa: PTH110 - see above
-            spec = machinery.ModuleSpec(name, loader, origin=file if loader else None, is_package=True)
+            spec = machinery.ModuleSpec(
+                name, loader, origin=file if loader else None, is_package=True
+            )
             spec.submodule_search_locations = [directory]
             return spec
 
@@ -392,16 +455,23 @@ def _import_from(directory: str, package: str) -> None:
 
 
 class _ModuleFinder:
-    """A finder of the modules `ot` and `onetool`, unless the environment has packages with these names."""
+    """A finder of the modules `ot` and `onetool`, unless the environment has packages with these
+    names.
+    """
 
     def __init__(self, call: Callable[..., Any], settings: dict[str, Any]) -> None:
         public = (interface.Context, interface.File, ToolError, Cancelled, CannotAsk)
-        self._names: dict[str, Any] = {"tool": interface.tool, **{each.__name__: each for each in public}}
+        self._names: dict[str, Any] = {
+            "tool": interface.tool,
+            **{each.__name__: each for each in public},
+        }
         self._names["ToolContext"] = interface.ToolContext
         self.ot = ModuleType("ot", "The interface of OneTool for extension files.")
         vars(self.ot).update(self._names, call=call, settings=settings, **TREE)
 
-    def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> ModuleSpec | None:
         from importlib.machinery import ModuleSpec
 
         return ModuleSpec(name, self) if name in MODULE_NAMES else None  # type: ignore[arg-type]  # it has the methods of a loader
@@ -421,22 +491,34 @@ def _describe_failure(error: BaseException, file: str) -> JsonObject:
         line = frame.lineno if frame.filename == file else line
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     message = get_message(error)
-    return {"class": type(error).__name__, "message": message[:MAX_ERROR_CHARS], "line": line, "missing": missing}
+    return {
+        "class": type(error).__name__,
+        "message": message[:MAX_ERROR_CHARS],
+        "line": line,
+        "missing": missing,
+    }
 
 
-# --- the process ----------------------------------------------------------------------------------------------------
+# --- the process ----------------------------------------------------------------------------------
 
 
 def main() -> None:
-    """Run the worker. The pipes are descriptors 0 and 1; printed output goes to descriptor 2, the log."""
+    """Run the worker.
+
+    The pipes are descriptors 0 and 1; printed output goes to descriptor 2, the log.
+    """
     reader = os.dup(0)
     writer = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     guard = stand_guard(reader) if hasattr(os, "fork") else 0
-    if hasattr(os, "register_at_fork"):  # a process that a tool forks must not read calls or answer them
-        os.register_at_fork(after_in_child=lambda: [os.dup2(nothing, pipe) for pipe in (reader, writer)])
+    if hasattr(
+        os, "register_at_fork"
+    ):  # a process that a tool forks must not read calls or answer them
+        os.register_at_fork(
+            after_in_child=lambda: [os.dup2(nothing, pipe) for pipe in (reader, writer)]
+        )
     with suppress(ConnectionLost):
         WorkerProcess(reader, writer, guard).serve()
 
@@ -446,5 +528,7 @@ def _confine(sandbox: JsonObject) -> None:
     from onetool_child.confine import confine_program
 
     # The directories from which this interpreter imports.
-    packages = sorted({os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path})
+    packages = sorted(
+        {os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path}
+    )
     confine_program([*packages, *sandbox["read"]], sandbox["write"], network=sandbox["network"])

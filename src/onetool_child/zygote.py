@@ -1,9 +1,9 @@
 """The zygote: a small process that forks cells, kills them and reports when they are gone.
 
-It is started with an empty environment before any secret is known, confines itself as far as forking allows, and
-preloads the standard library while idle. It has one thread. It exits with the server, together with all cells and the
-scratch directory. Messages are JSON-RPC notifications, one per packet; `fork` carries the socket of the cell and the
-pipe for its descriptors 1 and 2.
+It is started with an empty environment before any secret is known, confines itself as far as
+forking allows, and preloads the standard library while idle. It has one thread. It exits with the
+server, together with all cells and the scratch directory. Messages are JSON-RPC notifications, one
+per packet; `fork` carries the socket of the cell and the pipe for its descriptors 1 and 2.
 """
 
 import ctypes
@@ -27,16 +27,17 @@ PACKET_BYTES = 1 << 16
 THREAD_STACK_BYTES = 1 << 20
 MAX_DESCRIPTORS = 128  # open descriptors of a cell
 REHEARSALS = 20  # enough for the interpreter to specialize this code
-# Preloaded in this order, one at a time, while no cell is requested. Only a few, because every shared library slows
-# down every fork; code imports the rest itself.
+# Preloaded in this order, one at a time, while no cell is requested. Only a few, because every
+# shared library slows down every fork; code imports the rest itself.
 COMMON_MODULES = (
     "re", "json", "collections", "itertools", "functools", "datetime", "math", "string", "textwrap",
     "dataclasses", "enum", "copy",
 )  # fmt: skip
 
 
-# The C function, not os.fork: this process has one thread, so Python's repairs in the child are not needed, and they
-# touch so many pages that they cost more than the fork. The cell seeds `random` again.
+# The C function, not os.fork: this process has one thread, so Python's repairs in the child are not
+# needed, and they touch so many pages that they cost more than the fork. The cell seeds `random`
+# again.
 _fork = ctypes.PyDLL(None).fork if sys.platform == "linux" else os.getpid
 
 
@@ -85,9 +86,14 @@ def _confine_fully(options: Options) -> Confinement:
     with suppress(confine.Unavailable):
         confine.drop_capabilities()
     with suppress(confine.Unavailable):
-        # The scratch directory itself is removed at the end; cells lose this right through their own rules.
+        # The scratch directory itself is removed at the end; cells lose this right through their
+        # own rules.
         parent = os.path.dirname(options.scratch)  # noqa: PTH120 - pathlib is slow here
-        confine.landlock(confine.standard_library(), [options.scratch, "/dev/null"], [(confine.REMOVE_DIR, [parent])])
+        confine.landlock(
+            confine.standard_library(),
+            [options.scratch, "/dev/null"],
+            [(confine.REMOVE_DIR, [parent])],
+        )
         layers.append("landlock")
     with suppress(confine.Unavailable):
         cell_filter = confine.Filter(syscalls.cell_filter(platform.machine()))
@@ -95,13 +101,16 @@ def _confine_fully(options: Options) -> Confinement:
         layers.append("seccomp")
         socket.socket.sendmsg = _Missing()  # type: ignore[assignment, method-assign]
     active_filter = cell_filter if "seccomp" in layers else None
-    return Confinement(tuple(layers), active_filter, tuple(confine.around_standard_library(options.scratch)))
+    return Confinement(
+        tuple(layers), active_filter, tuple(confine.around_standard_library(options.scratch))
+    )
 
 
 class _Missing:
     """An attribute that `hasattr` does not find, although a base class has it.
 
-    The filter denies `sendmsg`. From Python 3.12 on, asyncio uses it for `writelines` unless sockets lack it.
+    The filter denies `sendmsg`. From Python 3.12 on, asyncio uses it for `writelines` unless
+    sockets lack it.
     """
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
@@ -153,7 +162,9 @@ class Zygote:
         control = self._control.fileno()
         self._poll.register(control, select.POLLIN)
         while True:
-            readable = [descriptor for descriptor, _ in self._poll.poll(0 if self._to_load else None)]
+            readable = [
+                descriptor for descriptor, _ in self._poll.poll(0 if self._to_load else None)
+            ]
             if not readable:
                 with suppress(ImportError):  # this Python does not have it
                     importlib.import_module(self._to_load.pop())
@@ -218,7 +229,9 @@ class Zygote:
             os._exit(70)
 
     def _reap(self, ident: int) -> None:
-        """Report that a cell is gone and remove its scratch directory if empty; the server removes others."""
+        """Report that a cell is gone and remove its scratch directory if empty; the server removes
+        others.
+        """
         pid, pidfd = self._cells.pop(ident)
         self._poll.unregister(pidfd)
         os.close(pidfd)
@@ -234,11 +247,15 @@ class Zygote:
             os.rmdir(f"{self._options.scratch}/{ident}")  # noqa: PTH106 - see above
         except OSError:
             littered = True
-        self._send("gone", {"ident": ident, "status": status, "littered": littered, "reason": reason})
+        self._send(
+            "gone", {"ident": ident, "status": status, "littered": littered, "reason": reason}
+        )
 
     def _send(self, method: str, params: dict[str, object]) -> None:
         try:
-            self._control.send(json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode())
+            self._control.send(
+                json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
+            )
         except OSError:
             self._shut_down()
 

@@ -1,7 +1,9 @@
-"""Two tables of calls with their expected values or errors: one for all transports, one for all backends.
+"""Two tables of calls with their expected values or errors: one for all transports, one for all
+backends.
 
-`TRANSPORTS` calls built-in tools, because only those exist on the command line; it is written for an agent without
-any permission (`SETTINGS`). `BACKENDS` calls the small tools that `test_backends` builds once for each backend.
+`TRANSPORTS` calls built-in tools, because only those exist on the command line; it is written for
+an agent without any permission (`SETTINGS`). `BACKENDS` calls the small tools that `test_backends`
+builds once for each backend.
 """
 
 from dataclasses import dataclass, field
@@ -36,8 +38,14 @@ TRANSPORTS = (
     ),
     Call("ot.tools", {"p": "MACHINE.D", "i": "list"}, ["machine.disk"]),
     Call("ot.tools", {"pattern": HARD_TEXT}, []),
-    Call("ot.packs", {"pattern": "mach"}, [{"name": "machine", "source": "local", "tool_count": 4}]),
-    Call("ot.packs", {"pattern": "1", "info": "full"}, "no pack matches '1'; call ot.packs() to list all"),
+    Call(
+        "ot.packs", {"pattern": "mach"}, [{"name": "machine", "source": "local", "tool_count": 4}]
+    ),
+    Call(
+        "ot.packs",
+        {"pattern": "1", "info": "full"},
+        "no pack matches '1'; call ot.packs() to list all",
+    ),
     Call("machine.dsk", error="not_found"),
     Call("nowhere.at_all", {"x": [1, {"y": None}]}, error="not_found"),
     Call("machine.memory", {"unit": "stone"}, error="validation_error"),
@@ -52,7 +60,9 @@ TRANSPORTS = (
 BACKENDS = (
     Call("echo", {"value": "text"}, "text"),
     Call("echo", {"value": None}, None),
-    Call("echo", {"value": {"deep": [1, 2.5, True, {"x": []}]}}, {"deep": [1, 2.5, True, {"x": []}]}),
+    Call(
+        "echo", {"value": {"deep": [1, 2.5, True, {"x": []}]}}, {"deep": [1, 2.5, True, {"x": []}]}
+    ),
     Call("echo", {"value": HARD_TEXT}, HARD_TEXT),
     Call("echo", {"value": 2**70}, 2**70),
     Call("echo", {"v": 1}, 1),

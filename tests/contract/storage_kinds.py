@@ -1,7 +1,9 @@
-"""Every kind of stored state behind one interface: a key is written, and read completely or not at all.
+"""Every kind of stored state behind one interface: a key is written, and read completely or not at
+all.
 
-`KINDS` uses only the protocols of `onetool.state.storage`. `BACKENDS` opens each kind of each backend in a directory.
-`python -m tests.contract.storage_kinds BACKEND KIND DIRECTORY PREFIX [COUNT]` writes keys and prints each stored key.
+`KINDS` uses only the protocols of `onetool.state.storage`. `BACKENDS` opens each kind of each
+backend in a directory. `python -m tests.contract.storage_kinds BACKEND KIND DIRECTORY PREFIX
+[COUNT]` writes keys and prints each stored key.
 """
 
 import contextlib
@@ -61,7 +63,10 @@ CONTENT = "0123456789" * 2_000  # long enough that a partial write is detected
 
 
 class Kind(Protocol):
-    """A kind of stored state. `write` returns the name of the key, which may be a handle. Errors are ToolErrors."""
+    """A kind of stored state.
+
+    `write` returns the name of the key, which may be a handle. Errors are ToolErrors.
+    """
 
     def __init__(self, store: Any) -> None: ...
     def write(self, key: str, /) -> str: ...
@@ -170,7 +175,8 @@ class AuditKind(BaseKind):
 
     def read(self, name: str) -> bool:
         return is_complete(
-            next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT
+            next((each["content"] for each in self.store.records() if each["key"] == name), None),
+            CONTENT,
         )
 
     def close(self) -> None:
@@ -187,7 +193,8 @@ class NoticeKind(BaseKind):
 
     def read(self, name: str) -> bool:
         return is_complete(
-            next((each["content"] for each in self.store.records() if each["key"] == name), None), CONTENT
+            next((each["content"] for each in self.store.records() if each["key"] == name), None),
+            CONTENT,
         )
 
 
@@ -299,7 +306,8 @@ class BundleKind(BaseKind):
     def write(self, key: str) -> str:
         bundle = self.store.new_id()
         self.store.put_bundle(
-            bundle, {"slug": key, "displayName": key, "isEnabled": True, "description": CONTENT[:200]}
+            bundle,
+            {"slug": key, "displayName": key, "isEnabled": True, "description": CONTENT[:200]},
         )
         return key
 
@@ -376,7 +384,9 @@ class SettingsKind(BaseKind):
 
     def read(self, name: str) -> bool:
         planned = self.store.plan("agents.list", [])  # forgets what was read before
-        assert (name in planned.before.settings.agents) == (self.store.find("agents", name).value is not None)
+        assert (name in planned.before.settings.agents) == (
+            self.store.find("agents", name).value is not None
+        )
         return is_complete(self.store.find("agents", name).value, self.value)
 
 
@@ -394,7 +404,9 @@ class EveryKind(BaseKind):
             found = [key_exists(stored, name) for stored in self.store.values()]
         else:
             names = json.loads(name)
-            found = [stored.read(names[kind.replace(" ", "_")]) for kind, stored in self.store.items()]
+            found = [
+                stored.read(names[kind.replace(" ", "_")]) for kind, stored in self.store.items()
+            ]
         return all(found)
 
     def close(self) -> None:
@@ -434,7 +446,7 @@ KINDS: dict[str, type[Kind]] = {
 CACHES = {"tool lists"}  # caches continue without what cannot be written
 
 
-# --- the backends --------------------------------------------------------------------------------------------------
+# --- the backends ---------------------------------------------------------------------------------
 
 
 def open_statistics(directory: Path) -> StatisticsFile:
@@ -453,7 +465,9 @@ def audit_file(directory: Path) -> AppendOnlyLog:
 
 
 def notice_files(directory: Path) -> AppendOnlyLog:
-    return AppendOnlyLog(NoticeFiles(directory), lambda: yaml.safe_load_all((directory / "notes.yaml").read_bytes()))
+    return AppendOnlyLog(
+        NoticeFiles(directory), lambda: yaml.safe_load_all((directory / "notes.yaml").read_bytes())
+    )
 
 
 DOCUMENTS: dict[str, Callable[[DocumentFile], Any]] = {
@@ -487,7 +501,9 @@ FILES: dict[str, Callable[[Any], Any]] = {
 
 def open_postgres(directory: Path) -> State:
     url = (directory / "database").read_text()
-    return opening.open_postgres(url, POSTGRES_KEY, directory / f"cache-{os.getpid()}", scope="/work")
+    return opening.open_postgres(
+        url, POSTGRES_KEY, directory / f"cache-{os.getpid()}", scope="/work"
+    )
 
 
 def audit_rows(state: State) -> AppendOnlyLog:
@@ -520,9 +536,13 @@ POSTGRES: dict[str, Callable[[State], Any]] = {
     "bundles": lambda state: open_bundles(state, Path("/"), 1000),
     "runs": lambda state: state.runs,
     "tool lists": lambda state: ToolLists(state.cache, str),
-    "settings": lambda state: state.settings.open_editor(Directories(Path("/"), Path("/no-files")), {}),
+    "settings": lambda state: state.settings.open_editor(
+        Directories(Path("/"), Path("/no-files")), {}
+    ),
 }
-POSTGRES[ALL] = lambda state: {kind: make_kind(kind, make(state)) for kind, make in POSTGRES.items() if kind != ALL}
+POSTGRES[ALL] = lambda state: {
+    kind: make_kind(kind, make(state)) for kind, make in POSTGRES.items() if kind != ALL
+}
 BACKENDS: dict[str, Mapping[str, Callable[[Any], Any]]] = {"files": FILES, "postgres": POSTGRES}
 
 

@@ -1,4 +1,6 @@
-"""The contract of backends: the same calls of the same tools have the same results on every backend."""
+"""The contract of backends: the same calls of the same tools have the same results on every
+backend.
+"""
 
 import asyncio
 import functools
@@ -30,7 +32,7 @@ SETTINGS = {
 NEEDS = {"guarded": ["read"], "forbidden": ["read", "exec"]}
 
 
-# --- the tools ---------------------------------------------------------------------------------------------
+# --- the tools ------------------------------------------------------------------------------------
 
 
 def echo(value: Any = None) -> Any:
@@ -46,13 +48,17 @@ def who(context: ToolContext) -> list[Any]:
 
 
 def result(ok: bool) -> Result:
-    return Result(ok=True, value="fine") if ok else Result(ok=False, error=ToolError("no", attempts=3))
+    return (
+        Result(ok=True, value="fine") if ok else Result(ok=False, error=ToolError("no", attempts=3))
+    )
 
 
 def fail(kind: str) -> None:
     if kind == "value":
         raise ValueError("a value is wrong")
-    raise ToolTimeout("too slow", timeout_ms=5) if kind == "timeout" else ToolError("no", attempts=3)
+    raise (
+        ToolTimeout("too slow", timeout_ms=5) if kind == "timeout" else ToolError("no", attempts=3)
+    )
 
 
 def guarded() -> str:
@@ -66,7 +72,7 @@ def forbidden() -> str:
 FUNCTIONS: tuple[Function, ...] = (echo, add, who, result, fail, guarded, forbidden)
 
 
-# --- the backends ------------------------------------------------------------------------------------------
+# --- the backends ---------------------------------------------------------------------------------
 
 
 def invoke(function: Function, params: Mapping[str, Any], context: ToolContext) -> Any:
@@ -180,7 +186,12 @@ def page_for(function: Function) -> Page:
 # An upstream MCP server over stdio in its own process, without context and Result.
 UPSTREAM = "upstream"
 IN_UPSTREAM: tuple[Function, ...] = (echo, add, guarded)
-WRAPPED = {"type": "object", "properties": {"result": {}}, "required": ["result"], "x-fastmcp-wrap-result": True}
+WRAPPED = {
+    "type": "object",
+    "properties": {"result": {}},
+    "required": ["result"],
+    "x-fastmcp-wrap-result": True,
+}
 SERVE = """
 def answer(method, params):
     if method == "initialize":
@@ -203,7 +214,11 @@ for line in sys.stdin:
 def write_server(directory: Path) -> dict[str, Any]:
     """Write the source of a server, and return its settings."""
     tools = [
-        {"name": each.__name__, "inputSchema": Schema.from_callable(each).json, "outputSchema": WRAPPED}
+        {
+            "name": each.__name__,
+            "inputSchema": Schema.from_callable(each).json,
+            "outputSchema": WRAPPED,
+        }
         for each in IN_UPSTREAM
     ]
     top = f"import json, sys\nfrom typing import Any\nTOOLS = json.loads({json.dumps(tools)!r})\n"
@@ -255,7 +270,11 @@ def site() -> Iterator[Site]:
 def app(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     """Create an application with one pack per backend, each with the same tools."""
     settings = {**SETTINGS, "servers": {UPSTREAM: write_server(tmp_path_factory.mktemp("server"))}}
-    tools = [make(f"{kind}.{function.__name__}", function) for kind, make in KINDS.items() for function in FUNCTIONS]
+    tools = [
+        make(f"{kind}.{function.__name__}", function)
+        for kind, make in KINDS.items()
+        for function in FUNCTIONS
+    ]
     with open_app(settings, tools) as app:
         write_extension(app.onetool.directories.user)
         store_bundles(app, site)
@@ -269,7 +288,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return chosen
 
 
-# --- the contract ------------------------------------------------------------------------------------------
+# --- the contract ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "call"), CASES)
@@ -293,14 +312,26 @@ def test_code_gets_the_same_result_from_every_backend(app: App, kind: str, call:
 @pytest.mark.parametrize(
     ("name", "args", "error"),
     [
-        ("fail", {"kind": "tool"}, {"type": "execution_error", "class": "ToolError", "message": "no", "attempts": 3}),
+        (
+            "fail",
+            {"kind": "tool"},
+            {"type": "execution_error", "class": "ToolError", "message": "no", "attempts": 3},
+        ),
         (
             "fail",
             {"kind": "timeout"},
             {"type": "timeout", "class": "ToolTimeout", "message": "too slow", "timeout_ms": 5},
         ),
-        ("fail", {"kind": "value"}, {"type": "execution_error", "class": "ValueError", "message": "a value is wrong"}),
-        ("result", {"ok": False}, {"type": "execution_error", "class": "ToolError", "message": "no", "attempts": 3}),
+        (
+            "fail",
+            {"kind": "value"},
+            {"type": "execution_error", "class": "ValueError", "message": "a value is wrong"},
+        ),
+        (
+            "result",
+            {"ok": False},
+            {"type": "execution_error", "class": "ToolError", "message": "no", "attempts": 3},
+        ),
     ],
 )
 def test_an_error_is_the_same_on_every_backend(

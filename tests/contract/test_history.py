@@ -1,4 +1,6 @@
-"""Test the history of runs and the audit log: the same pages, values and sums from files and from PostgreSQL."""
+"""Test the history of runs and the audit log: the same pages, values and sums from files and from
+PostgreSQL.
+"""
 
 import json
 import math
@@ -44,7 +46,13 @@ class History:
         self.recorder.redact = Redactor([SECRET]).redact_prefix
 
     def add_run(self, name: str, number: int, **fields: object) -> None:
-        known = {"agent": "default", "seconds": 0.5, "error_type": None, "code": f"code of {name}", "actor": ""}
+        known = {
+            "agent": "default",
+            "seconds": 0.5,
+            "error_type": None,
+            "code": f"code of {name}",
+            "actor": "",
+        }
         values = {**known, "calls": 1, "answer_tokens": 10, "result_tokens": 30, **fields}
         self.recorder.add(RunRecord(name, session="s", round_trips=1, at=NOW - number, **values))  # type: ignore[arg-type]
 
@@ -78,9 +86,13 @@ def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
             "actor": f"token t{number % 3}",
             "token_id": f"id{number % 6}",  # two tokens, one after the other, with each name
         }
-        history.add_run(f"run{number:02}", number, **facts, error_type="timeout" if number % 5 == 0 else None)
+        history.add_run(
+            f"run{number:02}", number, **facts, error_type="timeout" if number % 5 == 0 else None
+        )
         history.recorder.add(
-            CallRecord(f"p.tool{number % 4}", "ada", "s", f"run{number:02}", 0.1, None, 1, NOW, number)
+            CallRecord(
+                f"p.tool{number % 4}", "ada", "s", f"run{number:02}", 0.1, None, 1, NOW, number
+            )
         )
     history.recorder.flush()
     everything = [f"run{number:02}" for number in range(25)]
@@ -102,8 +114,12 @@ def test_runs_are_filtered_ordered_and_paged(history: History) -> None:
     assert history.names(text="CODE of run1") == everything[10:20]
     assert history.names(text="100%_!") == []
     assert history.names(since=NOW - 4, until=NOW - 1) == everything[2:5]
-    assert list_page(history.database, RunFilter(), Position(NOW - 23, "run23")).runs[0].id == "run24"
-    exported = [run.id for batch in iter_runs(history.database, RunFilter(agent="bob")) for run, _ in batch]
+    assert (
+        list_page(history.database, RunFilter(), Position(NOW - 23, "run23")).runs[0].id == "run24"
+    )
+    exported = [
+        run.id for batch in iter_runs(history.database, RunFilter(agent="bob")) for run, _ in batch
+    ]
     assert exported == everything[::2]
 
 
@@ -113,7 +129,9 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
         values = StoredValues(printed=f"a\0b {SECRET}", result="\ud800")
         history.add_run(name, age, directory="/work", cost=0.5, values=values)
         values = StoredValues(arguments=json.dumps({"key": SECRET}), error="x" * 100_000)
-        recorder.add(CallRecord("p.tool", "default", "s", name, 0.1, "timeout", 1, NOW - age, 7, values))
+        recorder.add(
+            CallRecord("p.tool", "default", "s", name, 0.1, "timeout", 1, NOW - age, 7, values)
+        )
     recorder.flush()
     found = find_run(history.database, "new")
     assert found is not None
@@ -128,7 +146,11 @@ def test_values_are_redacted_truncated_and_deleted(history: History) -> None:
     old = find_run(history.database, "old")
     assert old is not None
     run, (call,) = old
-    assert (run.code, run.values, call.values) == ("code of old", None, None)  # the run itself is kept longer
+    assert (run.code, run.values, call.values) == (
+        "code of old",
+        None,
+        None,
+    )  # the run itself is kept longer
     recorder.max_value_bytes = 60_000
     recorder._sweep.repeat()
     history.add_run("next", 0, values=StoredValues(printed="small"))
@@ -149,7 +171,13 @@ def test_spending_and_failures_are_summed(history: History) -> None:
     for number, month in enumerate((0, 0, 40)):
         at = month * 86_400 + number
         history.add_run(
-            f"run{number}", at, actor="token laptop", token_id="id1", cost=0.25, error_type="timeout", calls=2
+            f"run{number}",
+            at,
+            actor="token laptop",
+            token_id="id1",
+            cost=0.25,
+            error_type="timeout",
+            calls=2,
         )
         message = f"no answer of {SECRET} in {number} ms"
         fields = "default", "token laptop", "id1", "p.tool", "timeout", message, f"run{number}"
@@ -159,10 +187,17 @@ def test_spending_and_failures_are_summed(history: History) -> None:
     first, second, third = list_spending(history.database)
     assert first[:9] == ("2027-01", "token laptop", "default", 2, 4, 2, 20, 60, 0.5)
     assert (second.actor, second.calls, third.month, third.runs) == ("", 1, "2026-12", 1)
-    assert [row.calls for row in list_spending(history.database, "2027-01", "default", "id1")] == [4]
+    assert [row.calls for row in list_spending(history.database, "2027-01", "default", "id1")] == [
+        4
+    ]
     assert list_spending(history.database, "2027-01", "default", "id2") == []
     (group,) = list_failures(history.database)
-    assert (group.name, group.type, group.count, group.last_at) == ("p.tool", "timeout", 3, NOW - 40 * 86_400 - 2)
+    assert (group.name, group.type, group.count, group.last_at) == (
+        "p.tool",
+        "timeout",
+        3,
+        NOW - 40 * 86_400 - 2,
+    )
     assert (group.message, group.run_id) == ("no answer of [REDACTED] in 2 ms", "run2")
     assert list_failures(history.database, "default", "id1") == [group]
     assert list_failures(history.database, "default", "id2") == []
@@ -171,7 +206,9 @@ def test_spending_and_failures_are_summed(history: History) -> None:
 @pytest.fixture(params=["files", "postgres"])
 def audit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditLog]:
     redact = Redactor([SECRET])
-    records: AuditFile = open_files(Directories(tmp_path, tmp_path)).audit(tmp_path / "audit.jsonl", redact)
+    records: AuditFile = open_files(Directories(tmp_path, tmp_path)).audit(
+        tmp_path / "audit.jsonl", redact
+    )
     if request.param == "postgres":
         (tmp_path / "database").write_text(request.getfixturevalue("postgres_url"))
         records = open_postgres(tmp_path).audit(tmp_path, redact)
@@ -183,7 +220,12 @@ def audit(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AuditLog]:
 
 def test_the_audit_log_is_read_newest_first_across_rotated_files(audit: AuditLog) -> None:
     for number in range(60):
-        audit.change("token.create", [f"name{number}", SECRET], actor=f"token t{number % 3}", transport="http")
+        audit.change(
+            "token.create",
+            [f"name{number}", SECRET],
+            actor=f"token t{number % 3}",
+            transport="http",
+        )
         audit._records._background.flush()  # rotate between records
     names, position = list[str](), None
     while True:
@@ -193,7 +235,11 @@ def test_the_audit_log_is_read_newest_first_across_rotated_files(audit: AuditLog
             break
     assert names == [f"name{number}" for number in range(58, 0, -3)]
     (record,) = audit.list_page(AuditFilter(text="NAME42"), None, 5).records
-    assert (record["action"], record["names"][1], record["outcome"]) == ("token.create", "[REDACTED]", "ok")
+    assert (record["action"], record["names"][1], record["outcome"]) == (
+        "token.create",
+        "[REDACTED]",
+        "ok",
+    )
     assert audit.list_page(AuditFilter(kind="call"), None, 5).records == []
     assert audit.list_page(AuditFilter(until=1.0), None, 5).records == []
 
@@ -204,7 +250,9 @@ def test_durations_are_counted_in_the_same_buckets(history: History) -> None:
             history.add_run(f"r_{number}_{seconds!r}", 1, seconds=seconds)
     history.recorder.flush()
     with history.database.reading() as tables:
-        query = "SELECT bucket, count FROM times WHERE width = :width AND kind = :kind ORDER BY bucket"
+        query = (
+            "SELECT bucket, count FROM times WHERE width = :width AND kind = :kind ORDER BY bucket"
+        )
         counts = tables.execute(query, {"width": DAY, "kind": ALL_RUNS}).fetchall()
     last = len(BOUNDS)
     assert counts == [(0, 2), *((bucket, 3) for bucket in range(1, last)), (last, 1)]

@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.contract.storage_kinds import ALL, CACHES, FILES, POSTGRES, Kind, key_exists, open_kind, open_postgres
+from tests.contract.storage_kinds import (
+    ALL,
+    CACHES,
+    FILES,
+    POSTGRES,
+    Kind,
+    key_exists,
+    open_kind,
+    open_postgres,
+)
 from tests.disk_support import Disk, mount_disk
 from tests.postgres_support import PostgresServer
 from tests.support import eventually
@@ -22,7 +31,11 @@ from onetool.errors import ToolError
 NEWER = re.compile(r"was written by a newer OneTool \(version \d+; this one supports \d\)")
 ROOT = Path(__file__).parents[2]
 WRITES = 12
-WRITTEN_LATER = {"audit", "shapes", "statistics"}  # these report a problem or an OSError, for which callers add a hint
+WRITTEN_LATER = {
+    "audit",
+    "shapes",
+    "statistics",
+}  # these report a problem or an OSError, for which callers add a hint
 KILLED_AFTER = (1, 5)  # acknowledged writes
 
 
@@ -47,17 +60,24 @@ def prepared(backend: str, directory: Path, request: pytest.FixtureRequest) -> P
     return directory
 
 
-# Processes that write all kinds of PostgreSQL at once save most of the time; `ONETOOL_NIGHTLY=1` tests each.
+# Processes that write all kinds of PostgreSQL at once save most of the time; `ONETOOL_NIGHTLY=1`
+# tests each.
 POSTGRES_KINDS = tuple(POSTGRES) if NIGHTLY else (ALL,)
 every_kind = pytest.mark.parametrize(
-    ("backend", "kind"), [*(("files", kind) for kind in FILES), *(("postgres", kind) for kind in POSTGRES_KINDS)]
+    ("backend", "kind"),
+    [*(("files", kind) for kind in FILES), *(("postgres", kind) for kind in POSTGRES_KINDS)],
 )
 
 
 def start_writer(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "tests.contract.storage_kinds", *map(str, arguments)]
     writer = subprocess.Popen(
-        command, cwd=ROOT, env=dict(os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        cwd=ROOT,
+        env=dict(os.environ),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert writer.stdout is not None
     assert writer.stdout.readline() == "ready\n"
@@ -67,13 +87,19 @@ def start_writer(*arguments: object) -> subprocess.Popen[str]:
 @pytest.mark.sampled(4)
 @pytest.mark.slow
 @every_kind
-def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, kind: str, prepared: Path) -> None:
+def test_concurrent_writers_lose_no_data_and_others_can_read_it(
+    backend: str, kind: str, prepared: Path
+) -> None:
     writers = [start_writer(backend, kind, prepared, f"w{number}", WRITES) for number in range(2)]
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("go\n")
         writer.stdin.flush()
-    written = [line.split() for writer in writers for line in writer.communicate(timeout=100)[0].splitlines()]
+    written = [
+        line.split()
+        for writer in writers
+        for line in writer.communicate(timeout=100)[0].splitlines()
+    ]
     assert [writer.returncode for writer in writers] == [0, 0]
     assert len(written) == 2 * WRITES
     with open_kind(backend, kind, prepared) as stored:
@@ -83,7 +109,9 @@ def test_concurrent_writers_lose_no_data_and_others_can_read_it(backend: str, ki
 @pytest.mark.sampled(2)
 @pytest.mark.slow
 @every_kind
-def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str, prepared: Path) -> None:
+def test_a_killed_writer_leaves_the_old_or_the_new_state(
+    backend: str, kind: str, prepared: Path
+) -> None:
     written: list[list[str]] = []
     for count in KILLED_AFTER:
         with start_writer(backend, kind, prepared, f"w{count}") as writer:
@@ -93,15 +121,21 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(backend: str, kind: str
             writer.stdin.flush()
             written += [writer.stdout.readline().split() for _ in range(count)]
             writer.kill()
-            written += [line.split() for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+            written += [
+                line.split()
+                for line in writer.stdout.read().splitlines(keepends=True)
+                if line.endswith("\n")
+            ]
         doubtful = f"w{count}-{sum(key.startswith(f'w{count}-') for key, _ in written)}"
         with open_kind(backend, kind, prepared) as stored:
             assert [key for key, name in written if not stored.read(name)] == []
             key_exists(stored, doubtful)  # the key may exist or not, but never in part
-            written.append(["after", stored.write("after")] if count == KILLED_AFTER[-1] else written[0])
+            written.append(
+                ["after", stored.write("after")] if count == KILLED_AFTER[-1] else written[0]
+            )
 
 
-# --- PostgreSQL ----------------------------------------------------------------------------------------------------
+# --- PostgreSQL -----------------------------------------------------------------------------------
 
 
 def test_an_unreachable_database_is_a_typed_error_and_nothing_is_lost(
@@ -115,13 +149,18 @@ def test_an_unreachable_database_is_a_typed_error_and_nothing_is_lost(
         kinds: dict[str, Kind] = POSTGRES[ALL](state)
         before = {kind: stored.write("before") for kind, stored in kinds.items()}
         postgres_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-        postgres_server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        postgres_server.execute(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        )
         assert eventually(lambda: state.problem is not None)
         for kind in kinds.keys() - CACHES:
             with pytest.raises(ToolError) as caught:
                 kinds[kind].write("lost")
             if kind not in WRITTEN_LATER:
-                assert caught.value.fields["code"] in {"storage_unavailable", "store_unavailable"}, kind
+                assert caught.value.fields["code"] in {
+                    "storage_unavailable",
+                    "store_unavailable",
+                }, kind
                 assert caught.value.hint, kind
         postgres_server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         assert eventually(lambda: state.problem is None)
@@ -132,7 +171,7 @@ def test_an_unreachable_database_is_a_typed_error_and_nothing_is_lost(
         assert [kind for kind, stored in kinds.items() if not stored.read(after[kind])] == []
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -142,7 +181,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
-def test_an_unwritable_disk_is_a_typed_error_and_reads_still_work(kind: str, disk: Disk, how: str) -> None:
+def test_an_unwritable_disk_is_a_typed_error_and_reads_still_work(
+    kind: str, disk: Disk, how: str
+) -> None:
     with open_kind("files", kind, disk.place) as stored:
         before = stored.write("before")
     (disk.fill if how == "full" else disk.make_read_only)()
@@ -165,7 +206,9 @@ def test_an_unwritable_disk_is_a_typed_error_and_reads_still_work(kind: str, dis
 def change_json_version(pattern: str) -> Callable[[Path], Path]:
     def change(directory: Path) -> Path:
         (file,) = directory.glob(pattern)
-        file.write_text(json.dumps({**json.loads(file.read_bytes()), "version": 99}), encoding="utf-8")
+        file.write_text(
+            json.dumps({**json.loads(file.read_bytes()), "version": 99}), encoding="utf-8"
+        )
         return file
 
     return change
@@ -226,7 +269,8 @@ def replace_by_directory(file: Path) -> None:
     file.mkdir()
 
 
-# The files whose damage is an error. Statistics and shapes are put aside, and the index of bundles is rebuilt.
+# The files whose damage is an error. Statistics and shapes are put aside, and the index of bundles
+# is rebuilt.
 DAMAGED = {
     "results": ("tmp/result-*.txt", "tmp/result-*.idx", "tmp/result-*.meta.json"),
     "media": ("tmp/media-*.bin", "tmp/media-*.json"),
@@ -244,7 +288,8 @@ DAMAGES = [
     for kind, patterns in DAMAGED.items()
     for pattern in patterns
     for damage in (overwrite_start, truncate, replace_by_directory)
-    if (pattern, damage) != ("tmp/media-*.bin", overwrite_start)  # without a checksum, nobody sees it
+    if (pattern, damage)
+    != ("tmp/media-*.bin", overwrite_start)  # without a checksum, nobody sees it
 ]
 
 
@@ -267,5 +312,9 @@ def test_a_damaged_file_is_a_typed_error_and_is_left_as_it_is(
             except ToolError as error:
                 errors.append(error)
     assert errors
-    assert all(error.hint or "again" in error.message for error in errors if kind not in {"switches", "settings"})
+    assert all(
+        error.hint or "again" in error.message
+        for error in errors
+        if kind not in {"switches", "settings"}
+    )
     assert (file.read_bytes() if file.is_file() else b"") == before

@@ -33,7 +33,9 @@ def outcome(name, args):
 BROKEN = "agents: {default: {permissions: [], sandbx: {}}}"
 ABBREVIATED = {"p", "i"}
 FAILING = [call for call in TRANSPORTS if call.error]
-STORED = [call for call in TRANSPORTS if call.error != "not_found"]  # a stored tool refers to an existing tool
+STORED = [
+    call for call in TRANSPORTS if call.error != "not_found"
+]  # a stored tool refers to an existing tool
 CLASS_OF = {cls.type: name for name, cls in TREE.items()}
 
 
@@ -146,12 +148,17 @@ def stored(server: ServedApp) -> Transport:
     """Call stored tools that refer to the called tools."""
     bundle = server.rest.bundle("kept")
     names = sorted({call.name for call in STORED})
-    paths = {name: server.rest.tool(bundle, name.replace(".", "-"), **draft(name)) for name in names}
+    paths = {
+        name: server.rest.tool(bundle, name.replace(".", "-"), **draft(name)) for name in names
+    }
     return lambda call: call_over_http(server, f"{paths[call.name]}/invoke", call)
 
 
 def call_over_http(server: ServedApp, path: str, call: Call) -> Outcome:
-    """Call over HTTP and convert the status and the body to an outcome. HTTP errors do not name an error class."""
+    """Call over HTTP and convert the status and the body to an outcome.
+
+    HTTP errors do not name an error class.
+    """
     response = server.rest.send("POST", path, {"args": call.args})
     body = response.json()
     if body.get("ok"):
@@ -176,7 +183,9 @@ def transport(request: pytest.FixtureRequest) -> Transport:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", TRANSPORTS, ids=str)
-def test_a_call_has_the_same_outcome_on_every_transport(transport: Transport, bus: Transport, call: Call) -> None:
+def test_a_call_has_the_same_outcome_on_every_transport(
+    transport: Transport, bus: Transport, call: Call
+) -> None:
     outcome = transport(call)
     if call.error is None:
         assert outcome == {"value": call.value}
@@ -186,20 +195,28 @@ def test_a_call_has_the_same_outcome_on_every_transport(transport: Transport, bu
 
 
 @pytest.mark.parametrize("call", STORED, ids=str)
-def test_a_call_over_http_has_the_same_outcome(api: Transport, stored: Transport, bus: Transport, call: Call) -> None:
+def test_a_call_over_http_has_the_same_outcome(
+    api: Transport, stored: Transport, bus: Transport, call: Call
+) -> None:
     if ABBREVIATED & call.args.keys():  # REST takes arguments as they are sent
         assert api(call)["error"]["type"] == "validation_error"
-        assert stored(call) == bus(call)  # a stored tool of type python calls the function as code does
+        assert stored(call) == bus(
+            call
+        )  # a stored tool of type python calls the function as code does
         return
     assert api(call) == stored(call) == bus(call)
 
 
 @pytest.mark.parametrize("call", [call for call in TRANSPORTS if call not in STORED], ids=str)
-def test_an_unknown_tool_is_reported_the_same_over_http(server: ServedApp, bus: Transport, call: Call) -> None:
+def test_an_unknown_tool_is_reported_the_same_over_http(
+    server: ServedApp, bus: Transport, call: Call
+) -> None:
     answer = server.rest.send("POST", f"/api/tools/{call.name}/call", {"args": call.args})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     message, expected = answer.json()["error"]["message"], bus(call)["error"]["message"]
-    assert message.partition(" Packs: ")[0] == expected.partition(" Packs: ")[0]  # the server has one more pack
+    assert (
+        message.partition(" Packs: ")[0] == expected.partition(" Packs: ")[0]
+    )  # the server has one more pack
 
 
 @pytest.mark.parametrize("call", FAILING, ids=str)
@@ -261,7 +278,7 @@ def test_code_is_read_from_a_file(home: Path) -> None:
     assert "nowhere.py" in missing.stderr
 
 
-# --- invalid settings ---------------------------------------------------------------------------------------
+# --- invalid settings -----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -282,7 +299,9 @@ def test_the_command_line_rejects_invalid_settings(broken_home: Path, command: l
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["run", "ot.health()"], ["call", "ot.health"], ["doctor"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["run", "ot.health()"], ["call", "ot.health"], ["doctor"]], ids=" ".join
+)
 def test_the_command_line_reports_invalid_settings(broken_home: Path, command: list[str]) -> None:
     process = run_cli(broken_home, *command)
     assert "sandbx" in process.stdout + process.stderr

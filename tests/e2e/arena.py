@@ -1,8 +1,8 @@
 """Run OneTool as a program with the targets that hostile code may want to reach.
 
-`tests.cells_support.Arena` controls it by lines of JSON on standard input and output, so that the tests can observe
-the effects of a run on this process from outside. It has two apps with different timeouts, because most attacks end
-immediately and some never do.
+`tests.cells_support.Arena` controls it by lines of JSON on standard input and output, so that the
+tests can observe the effects of a run on this process from outside. It has two apps with different
+timeouts, because most attacks end immediately and some never do.
 """
 
 import asyncio
@@ -31,7 +31,10 @@ from onetool.settings.paths import Directories
 from onetool_child.confine import landlock_version
 
 OTHER_SECRET = "a-secret-of-the-configuration"
-PROBE = '[echo("alive"), len("abc"), __import__("json").dumps([1]), __import__("sys").stdout is not None]'
+PROBE = (
+    '[echo("alive"), len("abc"), __import__("json").dumps([1]), __import__("sys").stdout is not'
+    " None]"
+)
 PROBE_ANSWER = '["alive",3,"[1]",true]'
 HUNG_SECONDS = 20  # beyond the timeout, for a busy machine
 MEMORY = ("VmRSS", "VmHWM")
@@ -77,14 +80,22 @@ class Arena:
         async with contextlib.AsyncExitStack() as stack:
             for name, seconds in self._setup["timeouts"].items():
                 self._apps[name] = await stack.enter_async_context(self._app(seconds))
-                count = MAX_SANDBOXES if self._setup["isolation"] == "wasm" else MAX_CONCURRENT[name]
+                count = (
+                    MAX_SANDBOXES if self._setup["isolation"] == "wasm" else MAX_CONCURRENT[name]
+                )
                 self._turns[name] = asyncio.Semaphore(count)
             self._send({"id": "hello", "port": self._listeners.port})
             await self._read_orders()
 
     def _app(self, seconds: float) -> OneTool:
-        execution = {"timeout": seconds, "isolation": self._setup["isolation"], **self._setup["execution"]}
-        settings = Settings.model_validate({"aliases": {"echo": "demo.echo"}, "execution": execution})
+        execution = {
+            "timeout": seconds,
+            "isolation": self._setup["isolation"],
+            **self._setup["execution"],
+        }
+        settings = Settings.model_validate(
+            {"aliases": {"echo": "demo.echo"}, "execution": execution}
+        )
         directories = Directories(working_dir=self._folder, user=Path.home() / ".onetool")
         loaded = Loaded(settings, {"OTHER": OTHER_SECRET}, (), (), directories)
         spawned = self._setup["launcher"] == "spawned"
@@ -114,7 +125,9 @@ class Arena:
         del self._tasks[ident]
 
     async def _execute(
-        self, order: dict[str, Any], command: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
+        self,
+        order: dict[str, Any],
+        command: Callable[[dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]],
     ) -> None:
         try:
             answer = await command(order)
@@ -127,7 +140,7 @@ class Arena:
         while left:
             left = left[os.write(self._answers, left) :]
 
-    # --- commands -----------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     async def _run(self, order: dict[str, Any]) -> dict[str, Any]:
         app, started = self._apps[order["app"]], time.monotonic()
@@ -139,7 +152,10 @@ class Arena:
         except Exception as error:  # noqa: BLE001 - the tests check whether it raises
             return {"raised": repr(error), "seconds": time.monotonic() - started}
         seconds = time.monotonic() - started
-        shown = {"blocks": [block[: order["shown"]] for block in answer.blocks], "length": len(answer.text)}
+        shown = {
+            "blocks": [block[: order["shown"]] for block in answer.blocks],
+            "length": len(answer.text),
+        }
         return {**shown, "is_error": answer.is_error, "error": answer.error, "seconds": seconds}
 
     async def _attempt(self, order: dict[str, Any]) -> dict[str, Any]:

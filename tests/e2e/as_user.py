@@ -1,8 +1,10 @@
-"""Run a program as an ordinary user: `python as_user.py UID NEEDED... -- PROGRAM ARGUMENT...`, as root.
+"""Run a program as an ordinary user: `python as_user.py UID NEEDED... -- PROGRAM ARGUMENT...`, as
+root.
 
-The Python of root is often in a home directory that other users cannot enter. In a new mount namespace, such a
-directory is covered by an empty one that is open to all, with the needed directories mounted at their old paths. So
-all paths stay the same, and the program has only the permissions of the user.
+The Python of root is often in a home directory that other users cannot enter. In a new mount
+namespace, such a directory is covered by an empty one that is open to all, with the needed
+directories mounted at their old paths. So all paths stay the same, and the program has only the
+permissions of the user.
 """
 
 import ctypes
@@ -36,11 +38,16 @@ def _new_namespace() -> None:
 def _make_reachable(needed: list[Path]) -> None:
     closed: dict[Path, list[Path]] = {}
     for path in needed:
-        barrier = next((directory for directory in reversed(path.parents) if not _is_accessible(directory)), None)
+        barrier = next(
+            (directory for directory in reversed(path.parents) if not _is_accessible(directory)),
+            None,
+        )
         if barrier is not None:
             closed.setdefault(barrier, []).append(path)
     for barrier, paths in closed.items():
-        _cover(barrier, [path for path in paths if not any(other in path.parents for other in paths)])
+        _cover(
+            barrier, [path for path in paths if not any(other in path.parents for other in paths)]
+        )
 
 
 def _is_accessible(directory: Path) -> bool:
@@ -67,7 +74,9 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
 
 def _unmount(mount_point: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.umount2(str(mount_point).encode(), 2) == 0:  # detach lazily: the mount is still in use at its target
+    if (
+        libc.umount2(str(mount_point).encode(), 2) == 0
+    ):  # detach lazily: the mount is still in use at its target
         mount_point.rmdir()
 
 

@@ -1,6 +1,9 @@
-"""Kill processes that write bundles, for test_bundle_kills. Run as a program; prints one line of JSON per result.
+"""Kill processes that write bundles, for test_bundle_kills.
 
-Children are forked from a process that has imported all modules and opened no files, so that starting them is fast.
+Run as a program; prints one line of JSON per result.
+
+Children are forked from a process that has imported all modules and opened no files, so that
+starting them is fast.
 """
 
 import contextlib
@@ -26,7 +29,13 @@ FULL, EMPTY, OVER, NEW = (f"0192f0c1-7a10-7c3e-9d2b-00000000000{number}" for num
 
 
 def body(**more: Any) -> dict[str, Any]:
-    return {"displayName": "T", "isEnabled": True, "type": "python", "pythonImpl": {"function": "f"}, **more}
+    return {
+        "displayName": "T",
+        "isEnabled": True,
+        "type": "python",
+        "pythonImpl": {"function": "f"},
+        **more,
+    }
 
 
 def bundle(slug: str) -> dict[str, Any]:
@@ -48,8 +57,12 @@ ACTIONS: dict[str, Callable[[BundleStore], object]] = {
     "rename_bundle": lambda store: store.put_bundle(FULL, bundle("renamed")),
     "switch_bundle": lambda store: store.set_bundle_enabled(FULL, False),
     "delete_bundle": lambda store: store.delete_bundle(EMPTY),
-    "put_tool": lambda store: store.put_tool(FULL, "Tool", "1.0", body(displayName="New", tags=["x"])),
-    "put_many": lambda store: store.put_many(FULL, [(f"many-{number}", "1", body()) for number in range(3)]),
+    "put_tool": lambda store: store.put_tool(
+        FULL, "Tool", "1.0", body(displayName="New", tags=["x"])
+    ),
+    "put_many": lambda store: store.put_many(
+        FULL, [(f"many-{number}", "1", body()) for number in range(3)]
+    ),
     "switch_tool": lambda store: store.set_tool_enabled(FULL, "tool-1", "1", False),
     "delete_tool": lambda store: store.delete_tool(FULL, "tool-1", "1"),
     "remove_expired": lambda store: store.remove_expired(),
@@ -77,7 +90,10 @@ def read_state(store: BundleStore) -> dict[str, Any]:
     )
     return {
         "bundles": sorted([one.id, one.slug, one.is_enabled] for one in bundles),
-        "tools": sorted([one.slug, one.version, one.is_enabled, one.display_name, one.bundle_slug] for one in tools),
+        "tools": sorted(
+            [one.slug, one.version, one.is_enabled, one.display_name, one.bundle_slug]
+            for one in tools
+        ),
         "found": sorted({hit.tool.slug for hit in found}),
         "problems": store.problems,
     }
@@ -129,7 +145,7 @@ def preload_modules(directory: Path) -> None:
             importlib.import_module(name)
 
 
-# --- killed at a chosen step ----------------------------------------------------------------------------------------
+# --- killed at a chosen step ----------------------------------------------------------------------
 
 
 def die_at(step: int) -> None:
@@ -149,7 +165,11 @@ def kill_at_steps(directory: Path, name: str, chance: random.Random, kills: int)
     if not origin.exists():
         run_in_child(lambda: prepare(origin))
     shutil.copytree(origin, root)
-    before, steps, after = read_store_in_child(root), count_steps(root, name), read_store_in_child(root)
+    before, steps, after = (
+        read_store_in_child(root),
+        count_steps(root, name),
+        read_store_in_child(root),
+    )
     shutil.rmtree(root)
     steps_to_die_at = sorted(chance.sample(range(1, steps), min(kills, steps - 1)))
     states = [kill_at_step(origin, root, name, step) for step in steps_to_die_at]
@@ -205,11 +225,13 @@ def read_store_in_child(root: Path, *, index: bool = True) -> dict[str, Any]:
     return seen
 
 
-# --- killed at any moment -------------------------------------------------------------------------------------------
+# --- killed at any moment -------------------------------------------------------------------------
 
 
 def kill_at_random(directory: Path, chance: random.Random, kills: int) -> None:
-    """Kill concurrent writers of one store repeatedly, and print the acknowledged and the actual state."""
+    """Kill concurrent writers of one store repeatedly, and print the acknowledged and the actual
+    state.
+    """
     root = directory / "bundles"
     run_in_child(lambda: prepare(root))
     acknowledged: dict[str, str] = {}
@@ -228,7 +250,14 @@ def kill_at_random(directory: Path, chance: random.Random, kills: int) -> None:
     seen = read_store_in_child(root)
     rebuilt = read_store_in_child(root, index=False)
     sys.stdout.write(
-        json.dumps({"acknowledged": acknowledged, "doubtful": sorted(doubtful), "seen": seen, "rebuilt": rebuilt})
+        json.dumps(
+            {
+                "acknowledged": acknowledged,
+                "doubtful": sorted(doubtful),
+                "seen": seen,
+                "rebuilt": rebuilt,
+            }
+        )
         + "\n"
     )
 

@@ -1,4 +1,5 @@
-"""Simulate a kernel without an isolation layer by a system call filter that rejects the calls of the layer.
+"""Simulate a kernel without an isolation layer by a system call filter that rejects the calls of
+the layer.
 
 All child processes inherit the filter, so a server behaves as on an older machine.
 """
@@ -19,7 +20,11 @@ LANDLOCK_CREATE_RULESET = 444
 
 
 def pretend_that_this_kernel_has_no(layers: Iterable[str]) -> None:
-    filters = {"landlock": _disable_landlock, "seccomp": _disable_seccomp, "capabilities": _disable_capset}
+    filters = {
+        "landlock": _disable_landlock,
+        "seccomp": _disable_seccomp,
+        "capabilities": _disable_capset,
+    }
     # sorted, so that the filter that disables seccomp is installed last
     for layer in sorted(layers):
         _install(filters[layer]())
@@ -43,7 +48,11 @@ def _disable_seccomp() -> bytes:
 
 
 def _reject_call(number: int, error: int) -> bytes:
-    checks = [_encode(LOAD, NUMBER), _encode(JUMP_EQUAL, number, 0, 1), _encode(RETURN, REJECT | error)]
+    checks = [
+        _encode(LOAD, NUMBER),
+        _encode(JUMP_EQUAL, number, 0, 1),
+        _encode(RETURN, REJECT | error),
+    ]
     return b"".join([*checks, _encode(RETURN, ALLOW)])
 
 
@@ -56,6 +65,9 @@ def _install(program: bytes) -> None:
     instructions = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(instructions))
     pointer = ctypes.create_string_buffer(header, len(header))
-    for arguments in ((PR_SET_NO_NEW_PRIVS, 1, 0), (PR_SET_SECCOMP, MODE_FILTER, ctypes.addressof(pointer))):
+    for arguments in (
+        (PR_SET_NO_NEW_PRIVS, 1, 0),
+        (PR_SET_SECCOMP, MODE_FILTER, ctypes.addressof(pointer)),
+    ):
         if libc.prctl(*map(ctypes.c_ulong, (*arguments, 0, 0))) != 0:
             raise OSError(ctypes.get_errno(), "cannot install the filter")

@@ -1,8 +1,10 @@
-"""Escape attempts for the design of the cell: its filter, directories, pipe, limits and concurrent runs.
+"""Escape attempts for the design of the cell: its filter, directories, pipe, limits and concurrent
+runs.
 
-Each is code that a model could send. `must` has the meaning of escapes.json: `block`, `limit`, `contain`, `allow`. The
-result of a `block` attempt says how it was rejected, which shows that it was made. If `proven` is set, the attempt is
-repeated without isolation and has to succeed. The arena replaces paths under /tmp and names in @…@.
+Each is code that a model could send. `must` has the meaning of escapes.json: `block`, `limit`,
+`contain`, `allow`. The result of a `block` attempt says how it was rejected, which shows that it
+was made. If `proven` is set, the attempt is repeated without isolation and has to succeed. The
+arena replaces paths under /tmp and names in @…@.
 """
 
 # ruff: noqa: E501 - attempts are easier to read on one line
@@ -55,22 +57,31 @@ EPERM, EACCES, ENOSYS, ENOTTY = "[Errno 1]", "[Errno 13]", "[Errno 38]", "[Errno
 NOTHING = "nothing came of it"
 
 
-def _blocked(kind: str, what: str, says: str, body: str, *, proven: bool = False, machine: str = "") -> Attempt:
-    code = f"{PRELUDE}\ndef attempt():\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n{ENDING}"
+def _blocked(
+    kind: str, what: str, says: str, body: str, *, proven: bool = False, machine: str = ""
+) -> Attempt:
+    code = (
+        f"{PRELUDE}\ndef"
+        f" attempt():\n{textwrap.indent(textwrap.dedent(body).strip(), '    ')}\n{ENDING}"
+    )
     return Attempt("", kind, what, code, "block", says, proven, machine)
 
 
-def _other(must: str, kind: str, what: str, body: str, says: str = "", *, brief: bool = True) -> Attempt:
+def _other(
+    must: str, kind: str, what: str, body: str, says: str = "", *, brief: bool = True
+) -> Attempt:
     brief = brief and _may_wait(must, says)
     return Attempt("", kind, what, textwrap.dedent(body).strip() + "\n", must, says, brief=brief)
 
 
 def _may_wait(must: str, says: str) -> bool:
-    """Return whether the attempt may end by the timeout: attempts with an expected text get the long timeout."""
+    """Return whether the attempt may end by the timeout: attempts with an expected text get the
+    long timeout.
+    """
     return must == "limit" or not says
 
 
-# --- files: Landlock -----------------------------------------------------------------------------------------------
+# --- files: Landlock ------------------------------------------------------------------------------
 
 FILES = [
     _blocked("file", "a path descriptor, opened again through /proc", EACCES, """
@@ -195,7 +206,7 @@ FILES = [
     _blocked("file", "watching files outside", EPERM, "return call((294, 26), 0)", proven=True),
 ]  # fmt: skip
 
-# --- other processes: the server, the zygote, other cells ----------------------------------------------------------
+# --- other processes: the server, the zygote, other cells -----------------------------------------
 
 PROCESSES = [
     _blocked("process", "the server's environment", "[Errno", "return read(f'/proc/{SERVER}/environ')", proven=True),
@@ -334,7 +345,7 @@ PROCESSES = [
         """),
 ]  # fmt: skip
 
-# --- the rest of the kernel ----------------------------------------------------------------------------------------
+# --- the rest of the kernel -----------------------------------------------------------------------
 
 KERNEL = [
     *(
@@ -449,7 +460,7 @@ KERNEL = [
         }))), machine="x86_64"),
 ]  # fmt: skip
 
-# --- machine code, where the numbers of another kind of processor could mean other calls -----------------------------
+# --- machine code, where the numbers of another kind of processor could mean other calls ----------
 
 MACHINE_CODE = """
 import ctypes, mmap
@@ -468,7 +479,9 @@ def _machine_code(what: str, must: str, code: str, says: str, *, proven: bool = 
 
 SHELLCODE = [
     # mov eax, 41 (socket); mov edi, 2; mov esi, 1; xor edx, edx; syscall; ret
-    _machine_code("a socket", "block", "b829000000bf02000000be0100000031d20f05c3", "refused: -1", proven=True),
+    _machine_code(
+        "a socket", "block", "b829000000bf02000000be0100000031d20f05c3", "refused: -1", proven=True
+    ),
     # mov eax, 57 (fork); syscall; ret
     _machine_code("a fork", "block", "b8390000000f05c3", "refused: -1"),
     # the same numbers with the x32 bit: mov eax, 0x40000027 (getpid); syscall; ret
@@ -487,7 +500,7 @@ SHELLCODE = [
     _machine_code("an instruction of the kernel's", "contain", "f4c3", "SIGSEGV"),
 ]
 
-# --- forged messages to the server -----------------------------------------------------------------------------------
+# --- forged messages to the server ----------------------------------------------------------------
 
 LINE = """
 import json, os, socket, time
@@ -508,7 +521,13 @@ def said():
 
 def _forged(what: str, body: str, says: str = "", must: str = "contain") -> Attempt:
     return Attempt(
-        "", "forgery", what, LINE + textwrap.dedent(body).strip() + "\n", must, says, brief=_may_wait(must, says)
+        "",
+        "forgery",
+        what,
+        LINE + textwrap.dedent(body).strip() + "\n",
+        must,
+        says,
+        brief=_may_wait(must, says),
     )
 
 
@@ -519,10 +538,22 @@ FORGERIES = [
         "send({'jsonrpc': '2.0', 'id': 1}); time.sleep(1); 'on'",
         INVALID_MESSAGE,
     ),
-    _forged("an answer that is a number", "send({'id': 1, 'result': 5}); time.sleep(1); 'on'", "invalid response"),
-    _forged("an answer that is null", "send({'id': 1, 'result': None}); time.sleep(1); 'on'", "invalid response"),
+    _forged(
+        "an answer that is a number",
+        "send({'id': 1, 'result': 5}); time.sleep(1); 'on'",
+        "invalid response",
+    ),
+    _forged(
+        "an answer that is null",
+        "send({'id': 1, 'result': None}); time.sleep(1); 'on'",
+        "invalid response",
+    ),
     _forged("an answer that lacks its parts", "send({'id': 1, 'result': {}}); time.sleep(1); 'on'"),
-    _forged("an answer that is a list", "send({'id': 1, 'result': [1]}); time.sleep(1); 'on'", "invalid response"),
+    _forged(
+        "an answer that is a list",
+        "send({'id': 1, 'result': [1]}); time.sleep(1); 'on'",
+        "invalid response",
+    ),
     _forged(
         "a format that is no text",
         """
@@ -530,12 +561,25 @@ FORGERIES = [
         time.sleep(1)
         """,
     ),
-    _forged("an error without data", "send({'id': 1, 'error': {'code': 1}}); time.sleep(1); 'on'", INVALID_MESSAGE),
-    _forged("an error that is a number", "send({'id': 1, 'error': 5}); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged(
-        "an error whose data is a number", "send({'id': 1, 'error': {'data': 5}}); time.sleep(1); 'on'", INVALID_MESSAGE
+        "an error without data",
+        "send({'id': 1, 'error': {'code': 1}}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
     ),
-    _forged("an error whose data is a list", "send({'id': 1, 'error': {'data': []}}); time.sleep(1); 'on'"),
+    _forged(
+        "an error that is a number",
+        "send({'id': 1, 'error': 5}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
+    ),
+    _forged(
+        "an error whose data is a number",
+        "send({'id': 1, 'error': {'data': 5}}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
+    ),
+    _forged(
+        "an error whose data is a list",
+        "send({'id': 1, 'error': {'data': []}}); time.sleep(1); 'on'",
+    ),
     _forged(
         "an error whose class is a mapping",
         """
@@ -569,10 +613,16 @@ FORGERIES = [
         INVALID_MESSAGE,
     ),
     _forged(
-        "an answer with an id that is a mapping", "send({'id': {}, 'result': 1}); time.sleep(1); 'on'", INVALID_MESSAGE
+        "an answer with an id that is a mapping",
+        "send({'id': {}, 'result': 1}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
     ),
     _forged("an answer with no id", "send({'result': 1}); time.sleep(1); 'on'", INVALID_MESSAGE),
-    _forged("an answer with an id of null", "send({'id': None, 'result': 1}); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged(
+        "an answer with an id of null",
+        "send({'id': None, 'result': 1}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
+    ),
     _forged(
         "two answers",
         """
@@ -580,14 +630,28 @@ FORGERIES = [
         send({'id': 1, 'result': good}); send({'id': 1, 'result': {**good, 'value': 'second'}})
         """,
     ),
-    _forged("a message that is a list", "send([{'id': 1, 'result': 5}]); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged(
+        "a message that is a list",
+        "send([{'id': 1, 'result': 5}]); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
+    ),
     _forged("a message that is a text", "send('method'); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged("a message that is a number", "send(5); time.sleep(1); 'on'", INVALID_MESSAGE),
     _forged("an empty line", "send(b''); time.sleep(1); 'on'", INVALID_MESSAGE),
-    _forged("bytes that are no UTF-8", "send(bytes([255, 254, 123])); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged(
+        "bytes that are no UTF-8",
+        "send(bytes([255, 254, 123])); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
+    ),
     _forged("NUL bytes", "send(bytes(1000)); time.sleep(1); 'on'", INVALID_MESSAGE),
-    _forged("nesting beyond all measure", "send(b'[' * 1000000); time.sleep(1); 'on'", "more than 120000 values"),
-    _forged("a number of a million digits", "send(b'1' * 1000000); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged(
+        "nesting beyond all measure",
+        "send(b'[' * 1000000); time.sleep(1); 'on'",
+        "more than 120000 values",
+    ),
+    _forged(
+        "a number of a million digits", "send(b'1' * 1000000); time.sleep(1); 'on'", INVALID_MESSAGE
+    ),
     _forged(
         "numbers that are none",
         """
@@ -597,27 +661,64 @@ FORGERIES = [
         """,
     ),
     _forged(
-        "a method that is no text", "send({'id': 1, 'method': {}, 'params': {}}); time.sleep(1); 'on'", INVALID_MESSAGE
+        "a method that is no text",
+        "send({'id': 1, 'method': {}, 'params': {}}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
     ),
     _forged(
-        "a method that does not exist", "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()", "unknown request"
+        "a method that does not exist",
+        "send({'id': 1, 'method': 'shutdown', 'params': {}}); said()",
+        "unknown request",
     ),
     _forged("a notice that does not exist", "send({'method': 'gone', 'params': {'id': 1}}); 'on'"),
-    _forged("a question without params", "send({'id': 1, 'method': 'call'}); time.sleep(1); 'on'", INVALID_MESSAGE),
+    _forged(
+        "a question without params",
+        "send({'id': 1, 'method': 'call'}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
+    ),
     *(
-        _forged(f"a call with {what}", f"send({{'id': 7, 'method': {method!r}, 'params': {params}}}); said()", says)
+        _forged(
+            f"a call with {what}",
+            f"send({{'id': 7, 'method': {method!r}, 'params': {params}}}); said()",
+            says,
+        )
         for what, method, params, says in (
             ("params that are a list", "call", "[]", ""),
             ("params that are null", "call", "None", ""),
             ("params that are text", "call", "'name'", ""),
             ("no name", "call", "{'args': [], 'kwargs': {}}", ""),
             ("no arguments", "call", "{'name': 'demo.echo'}", ""),
-            ("arguments that are a number", "call", "{'name': 'demo.echo', 'args': 5, 'kwargs': {}}", ""),
-            ("arguments that are text", "call", "{'name': 'demo.echo', 'args': 'ab', 'kwargs': {}}", ""),
-            ("named arguments that are a list", "call", "{'name': 'demo.echo', 'args': [], 'kwargs': [1]}", ""),
+            (
+                "arguments that are a number",
+                "call",
+                "{'name': 'demo.echo', 'args': 5, 'kwargs': {}}",
+                "",
+            ),
+            (
+                "arguments that are text",
+                "call",
+                "{'name': 'demo.echo', 'args': 'ab', 'kwargs': {}}",
+                "",
+            ),
+            (
+                "named arguments that are a list",
+                "call",
+                "{'name': 'demo.echo', 'args': [], 'kwargs': [1]}",
+                "",
+            ),
             ("a name that is a number", "call", "{'name': 5, 'args': [], 'kwargs': {}}", ""),
-            ("a name that is a mapping", "call", "{'name': {'a': 1}, 'args': [], 'kwargs': {}}", ""),
-            ("a name of the bus itself", "call", "{'name': '__class__', 'args': [], 'kwargs': {}}", "ToolNotFound"),
+            (
+                "a name that is a mapping",
+                "call",
+                "{'name': {'a': 1}, 'args': [], 'kwargs': {}}",
+                "",
+            ),
+            (
+                "a name of the bus itself",
+                "call",
+                "{'name': '__class__', 'args': [], 'kwargs': {}}",
+                "ToolNotFound",
+            ),
             (
                 "an argument named self",
                 "call",
@@ -630,14 +731,24 @@ FORGERIES = [
                 "{'name': 'ot.health', 'args': [], 'kwargs': {'context': {}}}",
                 "ArgumentError",
             ),
-            ("a lone surrogate for a name", "call", "{'name': chr(0xd800), 'args': [], 'kwargs': {}}", "ToolNotFound"),
+            (
+                "a lone surrogate for a name",
+                "call",
+                "{'name': chr(0xd800), 'args': [], 'kwargs': {}}",
+                "ToolNotFound",
+            ),
             (
                 "a lone surrogate for text",
                 "call",
                 "{'name': 'demo.echo', 'args': [chr(0xd800)], 'kwargs': {}}",
                 "ud800",
             ),
-            ("a NUL for a name", "call", "{'name': chr(0), 'args': [], 'kwargs': {}}", "ToolNotFound"),
+            (
+                "a NUL for a name",
+                "call",
+                "{'name': chr(0), 'args': [], 'kwargs': {}}",
+                "ToolNotFound",
+            ),
             ("a search for a number", "find", "{'name': 5}", "ToolNotFound"),
             ("a search for nothing", "find", "{}", ""),
             ("a list of a mapping", "list", "{'pack': {}}", ""),
@@ -652,7 +763,12 @@ FORGERIES = [
             """,
             INVALID_MESSAGE,
         )
-        for what, ident in (("a text", "'x'"), ("a fraction", "0.5"), ("null", "None"), ("a mapping", "{'a': [1]}"))
+        for what, ident in (
+            ("a text", "'x'"),
+            ("a fraction", "0.5"),
+            ("null", "None"),
+            ("a mapping", "{'a': [1]}"),
+        )
     ),
     _forged(
         "two calls with one id",
@@ -686,9 +802,21 @@ FORGERIES = [
         """,
         INVALID_MESSAGE,
     ),
-    _forged("output without text", "send({'method': 'output', 'params': {}}); time.sleep(1); 'on'", INVALID_MESSAGE),
-    _forged("half a line, and the end", 'os.write(own, b\'{"id": 1, "resu\'); os._exit(0)', "without a response"),
-    _forged("half a line, and the true answer after it", "os.write(own, b'{\"id\": 1, \"resu'); 'on'", INVALID_MESSAGE),
+    _forged(
+        "output without text",
+        "send({'method': 'output', 'params': {}}); time.sleep(1); 'on'",
+        INVALID_MESSAGE,
+    ),
+    _forged(
+        "half a line, and the end",
+        'os.write(own, b\'{"id": 1, "resu\'); os._exit(0)',
+        "without a response",
+    ),
+    _forged(
+        "half a line, and the true answer after it",
+        "os.write(own, b'{\"id\": 1, \"resu'); 'on'",
+        INVALID_MESSAGE,
+    ),
     _forged(
         "its own line closed on one side",
         """
@@ -738,10 +866,17 @@ FORGERIES = [
     ),
 ]
 
-# --- more than its share ---------------------------------------------------------------------------------------------
+# --- more than its share --------------------------------------------------------------------------
 
 FLOODS = [
-    _other("limit", "flood", "printing without end", "while True: print('x' * 1000)", "more than", brief=False),
+    _other(
+        "limit",
+        "flood",
+        "printing without end",
+        "while True: print('x' * 1000)",
+        "more than",
+        brief=False,
+    ),
     _other(
         "limit",
         "flood",
@@ -757,12 +892,22 @@ FLOODS = [
         "more than",
         brief=False,
     ),
-    _other("limit", "flood", "single letters without end", "while True: print('z', end='', flush=True)"),
     _other(
-        "limit", "flood", "descriptor 1 without end", "import os\nwhile True: os.write(1, b'x' * 60000)", "longer than"
+        "limit", "flood", "single letters without end", "while True: print('z', end='', flush=True)"
     ),
     _other(
-        "limit", "flood", "descriptor 2 without end", "import os\nwhile True: os.write(2, b'x' * 60000)", "longer than"
+        "limit",
+        "flood",
+        "descriptor 1 without end",
+        "import os\nwhile True: os.write(1, b'x' * 60000)",
+        "longer than",
+    ),
+    _other(
+        "limit",
+        "flood",
+        "descriptor 2 without end",
+        "import os\nwhile True: os.write(2, b'x' * 60000)",
+        "longer than",
     ),
     _forged("a line without end", "while True: os.write(own, b'x' * 65536)", "", "limit"),
     _forged(
@@ -859,11 +1004,20 @@ TIME = [
         _other("limit", "time", what, f"import signal\n{code}\nwhile True: pass", "longer than")
         for what, code in (
             ("an alarm that is put off", "signal.setitimer(signal.ITIMER_REAL, 1000, 1000)"),
-            ("an alarm that is blocked", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])"),
-            ("an alarm with a handler of its own", "signal.signal(signal.SIGALRM, lambda *_: None)"),
+            (
+                "an alarm that is blocked",
+                "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])",
+            ),
+            (
+                "an alarm with a handler of its own",
+                "signal.signal(signal.SIGALRM, lambda *_: None)",
+            ),
             (
                 "alarms of all kinds in place of ours",
-                "for n in (0, 1, 2): signal.setitimer(n, 0.001, 0.001)\nfor n in (14, 26, 27): signal.signal(n, lambda *_: None)",
+                (
+                    "for n in (0, 1, 2): signal.setitimer(n, 0.001, 0.001)\nfor n in (14, 26, 27):"
+                    " signal.signal(n, lambda *_: None)"
+                ),
             ),
         )
     ),
@@ -895,7 +1049,13 @@ TIME = [
         "import threading\nthreading.Semaphore(0).acquire()",
         "longer than",
     ),
-    _other("limit", "time", "a pattern that explodes", "import re\nre.match('(a+)+$', 'a' * 40 + 'b')", "longer than"),
+    _other(
+        "limit",
+        "time",
+        "a pattern that explodes",
+        "import re\nre.match('(a+)+$', 'a' * 40 + 'b')",
+        "longer than",
+    ),
     _other("limit", "time", "one long call into C", "sum(range(10 ** 12))", "longer than"),
     _other(
         "limit",
@@ -1024,7 +1184,12 @@ time.sleep(3)
         machine="x86_64",
     ),
     _other("limit", "memory", "a text as large as memory", "'x' * (1 << 40)", "MemoryError"),
-    _other("limit", "memory", "small objects without end", "kept = []\nwhile True: kept.append([0] * 1000)"),
+    _other(
+        "limit",
+        "memory",
+        "small objects without end",
+        "kept = []\nwhile True: kept.append([0] * 1000)",
+    ),
     _other("limit", "memory", "a number without end", "n = 3\nwhile True: n *= n"),
     _other(
         "limit",
@@ -1111,7 +1276,9 @@ WAYS_TO_WRITE = {
 WAYS_TO_KEEP = {
     "open": "kept.append(os.dup(target))",
     "mapped, one page of it": "assert libc.mmap(None, 4096, 1, 2, target, 0) not in (None, -1)",
-    "mapped and shared, one page of it": "assert libc.mmap(None, 4096, 1, 1, target, 0) not in (None, -1)",
+    "mapped and shared, one page of it": (
+        "assert libc.mmap(None, 4096, 1, 1, target, 0) not in (None, -1)"
+    ),
 }
 KEEP_FILES = """
 import ctypes, mmap, os, time
@@ -1156,11 +1323,19 @@ def _hidden_files() -> list[Attempt]:
         ),
         *(
             _keeps_files(
-                f"files without a name, written by {how}", NAMELESS, write, WAYS_TO_KEEP["mapped, one page of it"]
+                f"files without a name, written by {how}",
+                NAMELESS,
+                write,
+                WAYS_TO_KEEP["mapped, one page of it"],
             )
             for how, write in WAYS_TO_WRITE.items()
         ),
-        _keeps_files("files that never had a name", "os.open('.', os.O_TMPFILE | os.O_RDWR)", first_write, first_keep),
+        _keeps_files(
+            "files that never had a name",
+            "os.open('.', os.O_TMPFILE | os.O_RDWR)",
+            first_write,
+            first_keep,
+        ),
     ]
 
 
@@ -1374,9 +1549,21 @@ DISK: list[Attempt] = [
 CRASHES = [
     _other("contain", "crash", "a null pointer", "import ctypes\nctypes.string_at(0)", "SIGSEGV"),
     _other("contain", "crash", "an abort", "import os\nos.abort()", "SIGABRT"),
-    _other("contain", "crash", "its own killing", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
+    _other(
+        "contain",
+        "crash",
+        "its own killing",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+        "SIGKILL",
+    ),
     _other("contain", "crash", "an exit past Python", "import os\nos._exit(77)", "status 77"),
-    _other("contain", "crash", "an exit that looks fine", "import os\nos._exit(0)", "without a response"),
+    _other(
+        "contain",
+        "crash",
+        "an exit that looks fine",
+        "import os\nos._exit(0)",
+        "without a response",
+    ),
     _other(
         "contain",
         "crash",
@@ -1424,8 +1611,15 @@ CRASHES = [
         """,
         "RecursionError",
     ),
-    _other("contain", "crash", "recursion in the parser", "import ast\nast.parse('-' * 100000 + '1')"),
-    _other("contain", "crash", "recursion in the compiler", "eval('(' * 90 + '1' + ')' * 90 + '+1' * 100000)"),
+    _other(
+        "contain", "crash", "recursion in the parser", "import ast\nast.parse('-' * 100000 + '1')"
+    ),
+    _other(
+        "contain",
+        "crash",
+        "recursion in the compiler",
+        "eval('(' * 90 + '1' + ')' * 90 + '+1' * 100000)",
+    ),
     _other(
         "contain",
         "crash",
@@ -1454,7 +1648,13 @@ CRASHES = [
         """,
         "on",
     ),
-    _other("contain", "crash", "a value that holds itself", "kept = []\nkept.append(kept)\nkept", "refers to itself"),
+    _other(
+        "contain",
+        "crash",
+        "a value that holds itself",
+        "kept = []\nkept.append(kept)\nkept",
+        "refers to itself",
+    ),
     _other(
         "contain",
         "crash",
@@ -1516,9 +1716,23 @@ CRASHES = [
         "import os\nos.closerange(0, 65536)\n'on'",
         "without a response",
     ),
-    _other("contain", "crash", "descriptors 0 to 2 closed", "import os\nos.closerange(0, 3)\nprint('on')\n1", "on"),
-    _other("contain", "crash", "standard output closed", "import sys\nsys.stdout.close()\nprint('x')", "closed"),
-    _other("contain", "crash", "the modules of Python emptied", "import sys\nsys.modules.clear()\n1"),
+    _other(
+        "contain",
+        "crash",
+        "descriptors 0 to 2 closed",
+        "import os\nos.closerange(0, 3)\nprint('on')\n1",
+        "on",
+    ),
+    _other(
+        "contain",
+        "crash",
+        "standard output closed",
+        "import sys\nsys.stdout.close()\nprint('x')",
+        "closed",
+    ),
+    _other(
+        "contain", "crash", "the modules of Python emptied", "import sys\nsys.modules.clear()\n1"
+    ),
     _other(
         "contain",
         "crash",
@@ -1581,7 +1795,7 @@ CRASHES = [
     ),
 ]
 
-# --- ordinary code, which has to work ------------------------------------------------------------------------------
+# --- ordinary code, which has to work -------------------------------------------------------------
 
 
 def _works(what: str, body: str, says: str) -> Attempt:
@@ -1861,7 +2075,11 @@ ORDINARY = [
         """,
         "locked",
     ),
-    _works("bytes on standard output", "import sys\nsys.stdout.buffer.write(b'bytes'); sys.stdout.flush()", "bytes"),
+    _works(
+        "bytes on standard output",
+        "import sys\nsys.stdout.buffer.write(b'bytes'); sys.stdout.flush()",
+        "bytes",
+    ),
     _works(
         "warnings, logging and tracebacks",
         """
@@ -1957,7 +2175,9 @@ ORDINARY = [
 
 def _numbered(prefix: str, attempts: list[Attempt]) -> list[Attempt]:
     return [
-        Attempt(f"{prefix}{n:02}", a.kind, a.what, a.code, a.must, a.says, a.proven, a.machine, a.brief)
+        Attempt(
+            f"{prefix}{n:02}", a.kind, a.what, a.code, a.must, a.says, a.proven, a.machine, a.brief
+        )
         for n, a in enumerate(attempts, 1)
     ]
 

@@ -1,7 +1,8 @@
-"""More tasks of the naive model, over the same servers, to check what `naive_tasks` was used to improve.
+"""More tasks of the naive model, over the same servers, to check what `naive_tasks` was used to
+improve.
 
-They were written before their results were seen. Do not change texts, tools or the player because of one of them: add
-a task to `naive_tasks` for that, and write a new one here.
+They were written before their results were seen. Do not change texts, tools or the player because
+of one of them: add a task to `naive_tasks` for that, and write a new one here.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,11 @@ GARDEN: Mapping[str, Any] = {"repo path": "~/garden"}
 CHECK_TASKS = (
     Task(
         "commits",
-        ("list the commits of a repository", "which commits were made to a GitHub repository", "repository commits"),
+        (
+            "list the commits of a repository",
+            "which commits were made to a GitHub repository",
+            "repository commits",
+        ),
         'GET /repos/octo/spoon/commits"',
         REPOSITORY,
     ),
@@ -27,7 +32,11 @@ CHECK_TASKS = (
     ),
     Task(
         "reviews of a pull request",
-        ("list the reviews of a pull request", "who reviewed this pull request", "reviews for a pull request"),
+        (
+            "list the reviews of a pull request",
+            "who reviewed this pull request",
+            "reviews for a pull request",
+        ),
         'GET /repos/octo/spoon/pulls/7/reviews"',
         {**REPOSITORY, "pull number": 7},
     ),
@@ -39,13 +48,21 @@ CHECK_TASKS = (
     ),
     Task(
         "milestones",
-        ("list milestones", "which milestones does a repository have", "milestones of a repository"),
+        (
+            "list milestones",
+            "which milestones does a repository have",
+            "milestones of a repository",
+        ),
         'GET /repos/octo/spoon/milestones"',
         REPOSITORY,
     ),
     Task(
         "assignees",
-        ("list assignees", "who can be assigned to issues of a repository", "available assignees of a repository"),
+        (
+            "list assignees",
+            "who can be assigned to issues of a repository",
+            "available assignees of a repository",
+        ),
         'GET /repos/octo/spoon/assignees"',
         REPOSITORY,
     ),
@@ -69,19 +86,31 @@ CHECK_TASKS = (
     ),
     Task(
         "topics",
-        ("get all repository topics", "what topics does a repository have", "topics of a repository"),
+        (
+            "get all repository topics",
+            "what topics does a repository have",
+            "topics of a repository",
+        ),
         'GET /repos/octo/spoon/topics"',
         REPOSITORY,
     ),
     Task(
         "unlock an issue",
-        ("unlock an issue", "allow comments on a locked issue again", "unlock the conversation of an issue"),
+        (
+            "unlock an issue",
+            "allow comments on a locked issue again",
+            "unlock the conversation of an issue",
+        ),
         'DELETE /repos/octo/spoon/issues/42/lock"',
         {**REPOSITORY, "issue number": 42},
     ),
     Task(
         "a search in code",
-        ("search code", "find code on GitHub by keywords", "search the code of GitHub repositories"),
+        (
+            "search code",
+            "find code on GitHub by keywords",
+            "search the code of GitHub repositories",
+        ),
         "GET /search/code",
         {"q": "teapot"},
     ),
@@ -93,25 +122,41 @@ CHECK_TASKS = (
     ),
     Task(
         "webhooks",
-        ("list repository webhooks", "which webhooks does a repository have", "webhooks of a repository"),
+        (
+            "list repository webhooks",
+            "which webhooks does a repository have",
+            "webhooks of a repository",
+        ),
         'GET /repos/octo/spoon/hooks"',
         REPOSITORY,
     ),
     Task(
         "a new label",
-        ("create a label", "add a label to the labels of a repository", "define a new label for a repository"),
+        (
+            "create a label",
+            "add a label to the labels of a repository",
+            "define a new label for a repository",
+        ),
         'POST /repos/octo/spoon/labels"',
         {**REPOSITORY, "name": "urgent"},
     ),
     Task(
         "one commit",
-        ("show the contents of a commit", "git show of a revision", "what did a commit change in a local repository"),
+        (
+            "show the contents of a commit",
+            "git show of a revision",
+            "what did a commit change in a local repository",
+        ),
         r"\+apple",
         {**GARDEN, "revision": "HEAD"},
     ),
     Task(
         "difference to a branch",
-        ("differences between branches", "git diff against a branch", "compare the working copy with another branch"),
+        (
+            "differences between branches",
+            "git diff against a branch",
+            "compare the working copy with another branch",
+        ),
         r"\+quince",
         {**GARDEN, "target": "south-wall"},
     ),
@@ -143,7 +188,11 @@ CHECK_TASKS = (
     ),
     Task(
         "several files at once",
-        ("read multiple files", "show the content of several files at once", "read these files together"),
+        (
+            "read multiple files",
+            "show the content of several files at once",
+            "read these files together",
+        ),
         r"cat\..*zeppelin",
         {"paths": ["~/notes/monday.txt", "~/notes/tuesday.txt"]},
     ),
@@ -174,7 +223,11 @@ CHECK_TASKS = (
     ),
     Task(
         "one of several values",
-        ("get an annotated message", "message with annotations of a type", "annotated message by its type"),
+        (
+            "get an annotated message",
+            "message with annotations of a type",
+            "annotated message by its type",
+        ),
         "Error: Operation failed",
         {"message type": "error"},
     ),
@@ -198,7 +251,11 @@ CHECK_TASKS = (
     ),
     Task(
         "a guess at a name without its prefix",
-        ("show the working tree status", "git status of a repository", "status of a git repository"),
+        (
+            "show the working tree status",
+            "git status of a repository",
+            "status of a git repository",
+        ),
         "On branch",
         GARDEN,
         first="git.status()",

@@ -1,4 +1,5 @@
-"""Extract calls, signatures, names, suggestions and values from a text, without knowledge of OneTool.
+"""Extract calls, signatures, names, suggestions and values from a text, without knowledge of
+OneTool.
 
 This module contains no name of a tool or a pack. It only assumes the syntax of Python and YAML.
 """
@@ -62,7 +63,9 @@ class Reading:
     calls: list[ShownCall] = field(default_factory=list)
     snippets: list[str] = field(default_factory=list)
     signatures: list[Signature] = field(default_factory=list)
-    short_signatures: dict[str, Signature] = field(default_factory=dict)  # signatures of list entries that have a call
+    short_signatures: dict[str, Signature] = field(
+        default_factory=dict
+    )  # signatures of list entries that have a call
     suggestions: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     entries: list[Mapping[str, Any]] = field(default_factory=list)
@@ -84,9 +87,15 @@ def read(text: str) -> Reading:
         text=text,
         calls=[shown for shown in map(_parse_call, found) if shown is not None],
         snippets=SNIPPET.findall(text),
-        signatures=[one for code in found if _is_announced(code, text) and (one := _parse_signature(code, described))],
+        signatures=[
+            one
+            for code in found
+            if _is_announced(code, text) and (one := _parse_signature(code, described))
+        ],
         short_signatures={str(name): one for name, one in short_signatures if one},
-        suggestions=[name.strip() for names in SUGGESTION.findall(text) for name in names.split(" or ")],
+        suggestions=[
+            name.strip() for names in SUGGESTION.findall(text) for name in names.split(" or ")
+        ],
         names=_find_names(text, data, entries),
         entries=entries,
         more={name: int(number) for name, number in MORE.findall(text)},
@@ -101,7 +110,7 @@ def remove_advice(text: str) -> str:
     return SUGGESTION.sub("", text)
 
 
-# --- calls -----------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def _find_calls(text: str) -> Iterator[str]:
@@ -153,8 +162,12 @@ def _is_announced(code: str, text: str) -> bool:
     return any(f"{before}{code}" in text for before in ("Signature: ", "called as ", "- "))
 
 
-def _parse_signature(code: str, described: Mapping[str, str], kinds: object = None) -> Signature | None:
-    """Parse `name(a: int, b: str = '')`, also with `kinds` apart; trailing dots stand for optional parameters."""
+def _parse_signature(
+    code: str, described: Mapping[str, str], kinds: object = None
+) -> Signature | None:
+    """Parse `name(a: int, b: str = '')`, also with `kinds` apart; trailing dots stand for optional
+    parameters.
+    """
     name, _, rest = (shown := re.sub(r"(?:, )?\.\.\.\)$", ")", code)).partition("(")
     try:
         tree = ast.parse(f"def _({rest}: ...").body[0]
@@ -165,7 +178,10 @@ def _parse_signature(code: str, described: Mapping[str, str], kinds: object = No
         return None
     needed = len(tree.args.args) - len(tree.args.defaults)
     known = kinds if isinstance(kinds, dict) else {}
-    parameters = (_make_parameter(one, described, known, required=at < needed) for at, one in enumerate(tree.args.args))
+    parameters = (
+        _make_parameter(one, described, known, required=at < needed)
+        for at, one in enumerate(tree.args.args)
+    )
     return Signature(name, tuple(parameters), is_complete=shown == code)
 
 
@@ -176,7 +192,7 @@ def _make_parameter(
     return Parameter(one.arg, kind, required, described.get(one.arg, ""))
 
 
-# --- names and values ------------------------------------------------------------------------------------------------
+# --- names and values -----------------------------------------------------------------------------
 
 
 def _parse_yaml(text: str) -> Any:
@@ -205,12 +221,14 @@ def _find_names(text: str, data: Any, entries: list[Mapping[str, Any]]) -> list[
     return list(dict.fromkeys(name for name in found if NAME.fullmatch(name)))
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------------------
 
 
 def split_words(text: str) -> list[str]:
     """Split at underscores and capitals, and remove case, plurals and stop words."""
-    apart = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ").lower())
+    apart = re.findall(
+        r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text).replace("_", " ").lower()
+    )
     return [word.removesuffix("s") or word for word in apart if not STOP_WORDS.fullmatch(word)]
 
 

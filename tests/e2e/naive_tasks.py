@@ -1,7 +1,8 @@
-"""Tasks of the naive model: three wordings, facts, and a pattern that only the correct result matches.
+"""Tasks of the naive model: three wordings, facts, and a pattern that only the correct result
+matches.
 
-`first` is a call that does not work, which the model starts with. `compute` is Python code that the task applies to a
-VALUE, without knowledge of tools.
+`first` is a call that does not work, which the model starts with. `compute` is Python code that the
+task applies to a VALUE, without knowledge of tools.
 """
 
 import json
@@ -26,7 +27,9 @@ class Task:
         return re.search(self.expected, answer, re.DOTALL) is not None
 
     def fill_facts(self, number: int, home: Path) -> "Task":
-        """Replace `#` in facts by this number, for tasks that can be done only once, and `~` by the home directory."""
+        """Replace `#` in facts by this number, for tasks that can be done only once, and `~` by the
+        home directory.
+        """
         text = json.dumps(dict(self.facts)).replace("#", str(number)).replace("~", str(home))
         return replace(self, facts=json.loads(text))
 
@@ -34,18 +37,30 @@ class Task:
 TASKS = (
     Task(
         "free disk space",
-        ("how much disk space is free", "is there enough room left on this drive", "available storage on the computer"),
+        (
+            "how much disk space is free",
+            "is there enough room left on this drive",
+            "available storage on the computer",
+        ),
         r'"free":\s*\d',
     ),
     Task(
         "read a file",
-        ("read a file", "show me the content of a text file", "open this document and print what it says"),
+        (
+            "read a file",
+            "show me the content of a text file",
+            "open this document and print what it says",
+        ),
         "marmalade",
         {"file path": "report.txt"},
     ),
     Task(
         "which file holds a word",
-        ("find which file contains a word", "search all files for some text", "grep the folder for a pattern"),
+        (
+            "find which file contains a word",
+            "search all files for some text",
+            "grep the folder for a pattern",
+        ),
         r"tuesday\.txt",
         {"pattern": "zeppelin", "folder": "."},
     ),
@@ -84,7 +99,11 @@ TASKS = (
     ),
     Task(
         "structured data of another server",
-        ("weather in a city as structured data", "temperature and humidity of a location", "structured weather data"),
+        (
+            "weather in a city as structured data",
+            "temperature and humidity of a location",
+            "structured weather data",
+        ),
         r'"humidity":\s*\d',
         {"city": "Chicago"},
     ),
@@ -110,7 +129,11 @@ TASKS = (
     ),
     Task(
         "an HTTP API with a parameter in its path",
-        ("look a person up in the directory", "who is the person with this id", "get a person of the office by id"),
+        (
+            "look a person up in the directory",
+            "who is the person with this id",
+            "get a person of the office by id",
+        ),
         r"Quill-2481",
         {"person id": "1842"},
     ),
@@ -128,25 +151,41 @@ TASKS = (
     ),
     Task(
         "parse YAML",
-        ("parse YAML text", "turn a YAML document into data", "check whether some text is valid YAML"),
+        (
+            "parse YAML text",
+            "turn a YAML document into data",
+            "check whether some text is valid YAML",
+        ),
         r'\{"lamp":\s*\[1,\s*"on"\]\}',
         {"yaml text": "lamp:\n  - 1\n  - on\n"},
     ),
     Task(
         "the time in a zone",
-        ("what time is it in another time zone", "current time in Tokyo", "get the local time of a timezone"),
+        (
+            "what time is it in another time zone",
+            "current time in Tokyo",
+            "get the local time of a timezone",
+        ),
         r"\+09:00",
         {"timezone": "Asia/Tokyo"},
     ),
     Task(
         "one item of a large result",
-        ("list all spare parts in stock", "which spare parts are there", "all parts of the storehouse by number"),
+        (
+            "list all spare parts in stock",
+            "which spare parts are there",
+            "all parts of the storehouse by number",
+        ),
         rf"part-{3417 * 7919 % 99991}\b",
         compute="VALUE[3416]",
     ),
     Task(
         "a search in a large result",
-        ("journal of the storehouse", "read the journal with its events", "what happened in the storehouse, events"),
+        (
+            "journal of the storehouse",
+            "read the journal with its events",
+            "what happened in the storehouse, events",
+        ),
         r"FLOOD in cellar 8154",
         {"search": "FLOOD"},
     ),
@@ -218,13 +257,21 @@ TASKS = (
     ),
     Task(
         "a permission that is refused",
-        ("write a text into a file", "save some content to a file", "create a file with this content"),
+        (
+            "write a text into a file",
+            "save some content to a file",
+            "create a file with this content",
+        ),
         r"onetool\.yaml: agents: \{default: \{permissions: \[read, write, network\]\}\}",
         {"path": "new.txt", "content": "hello"},
     ),
     Task(
         "two calls side by side",
-        ("call two tools in parallel", "run several calls at the same time, side by side", "do things in parallel"),
+        (
+            "call two tools in parallel",
+            "run several calls at the same time, side by side",
+            "do things in parallel",
+        ),
         r'\{[^}]*"cores"[^}]*\}.*"free"',
     ),
     Task(
@@ -244,12 +291,20 @@ TASKS = (
     ),
     Task(
         "what is wrong",
-        ("is anything wrong right now", "problems found in the system", "health of the running system"),
+        (
+            "is anything wrong right now",
+            "problems found in the system",
+            "health of the running system",
+        ),
         r"unfinished_tools\.py, line 3",
     ),
     Task(
         "what failed lately",
-        ("which calls failed", "statistics on calls and errors", "how often was each tool called and how did it go"),
+        (
+            "which calls failed",
+            "statistics on calls and errors",
+            "how often was each tool called and how did it go",
+        ),
         r"validation_error: \d",
     ),
     Task(
@@ -261,7 +316,11 @@ TASKS = (
     ),
     Task(
         "issues of a repository",
-        ("list the issues of a repository", "list repository issues", "which issues does this repository have"),
+        (
+            "list the issues of a repository",
+            "list repository issues",
+            "which issues does this repository have",
+        ),
         'GET /repos/octo/spoon/issues"',
         {"owner": "octo", "repo": "spoon"},
     ),
@@ -301,31 +360,51 @@ TASKS = (
     ),
     Task(
         "merge a pull request",
-        ("merge a pull request", "merge this pull request by its number", "merge pull request number 7"),
+        (
+            "merge a pull request",
+            "merge this pull request by its number",
+            "merge pull request number 7",
+        ),
         'PUT /repos/octo/spoon/pulls/7/merge"',
         {"owner": "octo", "repo": "spoon", "pull number": 7},
     ),
     Task(
         "files of a pull request",
-        ("list the files of a pull request", "which files does a pull request change", "list pull requests files"),
+        (
+            "list the files of a pull request",
+            "which files does a pull request change",
+            "list pull requests files",
+        ),
         'GET /repos/octo/spoon/pulls/7/files"',
         {"owner": "octo", "repo": "spoon", "pull number": 7},
     ),
     Task(
         "branches of a repository",
-        ("list branches of a repository", "which branches does a GitHub repository have", "repository branches"),
+        (
+            "list branches of a repository",
+            "which branches does a GitHub repository have",
+            "repository branches",
+        ),
         'GET /repos/octo/spoon/branches"',
         {"owner": "octo", "repo": "spoon"},
     ),
     Task(
         "contributors",
-        ("list repository contributors", "who contributed to a repository", "contributors of a repository"),
+        (
+            "list repository contributors",
+            "who contributed to a repository",
+            "contributors of a repository",
+        ),
         'GET /repos/octo/spoon/contributors"',
         {"owner": "octo", "repo": "spoon"},
     ),
     Task(
         "the latest release",
-        ("get the latest release", "what is the latest release of a repository", "newest release of a repository"),
+        (
+            "get the latest release",
+            "what is the latest release of a repository",
+            "newest release of a repository",
+        ),
         'GET /repos/octo/spoon/releases/latest"',
         {"owner": "octo", "repo": "spoon"},
     ),
@@ -337,13 +416,21 @@ TASKS = (
     ),
     Task(
         "languages",
-        ("list repository languages", "which programming languages does a repository use", "languages of a repository"),
+        (
+            "list repository languages",
+            "which programming languages does a repository use",
+            "languages of a repository",
+        ),
         'GET /repos/octo/spoon/languages"',
         {"owner": "octo", "repo": "spoon"},
     ),
     Task(
         "the README",
-        ("get a repository README", "show the readme of a repository", "read the README of a GitHub repository"),
+        (
+            "get a repository README",
+            "show the readme of a repository",
+            "read the README of a GitHub repository",
+        ),
         'GET /repos/octo/spoon/readme"',
         {"owner": "octo", "repo": "spoon"},
     ),
@@ -355,13 +442,21 @@ TASKS = (
     ),
     Task(
         "search repositories",
-        ("search repositories", "find GitHub repositories by keywords", "search for repositories on GitHub"),
+        (
+            "search repositories",
+            "find GitHub repositories by keywords",
+            "search for repositories on GitHub",
+        ),
         "GET /search/repositories",
         {"q": "teapot"},
     ),
     Task(
         "status of a working tree",
-        ("show the working tree status", "git status of a repository", "which files have uncommitted changes in git"),
+        (
+            "show the working tree status",
+            "git status of a repository",
+            "which files have uncommitted changes in git",
+        ),
         "On branch",
         {"repo path": "~/garden"},
     ),
@@ -373,19 +468,31 @@ TASKS = (
     ),
     Task(
         "unstaged changes",
-        ("show changes that are not yet staged", "git diff of the working directory", "unstaged changes in git"),
+        (
+            "show changes that are not yet staged",
+            "git diff of the working directory",
+            "unstaged changes in git",
+        ),
         "\\+quince",
         {"repo path": "~/garden"},
     ),
     Task(
         "local branches",
-        ("list git branches", "show the local branches of a git repository", "which branches are there in git"),
+        (
+            "list git branches",
+            "show the local branches of a git repository",
+            "which branches are there in git",
+        ),
         "south-wall",
         {"repo path": "~/garden", "branch type": "local"},
     ),
     Task(
         "the knowledge graph",
-        ("read the entire knowledge graph", "show the whole knowledge graph", "everything in the knowledge graph"),
+        (
+            "read the entire knowledge graph",
+            "show the whole knowledge graph",
+            "everything in the knowledge graph",
+        ),
         "red lamp",
         {},
     ),
@@ -448,13 +555,21 @@ TASKS = (
     ),
     Task(
         "a pack that does not exist",
-        ("read the entire knowledge graph", "show the whole knowledge graph", "everything in the knowledge graph"),
+        (
+            "read the entire knowledge graph",
+            "show the whole knowledge graph",
+            "everything in the knowledge graph",
+        ),
         "red lamp",
         first="graph.read()",
     ),
     Task(
         "an import of a library",
-        ("how many processor cores are there", "number of processor cores", "load of the processor cores"),
+        (
+            "how many processor cores are there",
+            "number of processor cores",
+            "load of the processor cores",
+        ),
         r'"cores":\s*\d',
         first="import psutil\npsutil.cpu_count()",
     ),

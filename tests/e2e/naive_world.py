@@ -1,8 +1,9 @@
-"""The environment of the naive model: files, an extension pack, upstream servers, stored HTTP tools.
+"""The environment of the naive model: files, an extension pack, upstream servers, stored HTTP
+tools.
 
-More than 300 of its tools are real: those of public servers from npm and PyPI, and of GitHub's OpenAPI document.
-No description contains the expected numbers, file names and words, so only a result of the right tool contains them.
-The tasks are in `naive_tasks`.
+More than 300 of its tools are real: those of public servers from npm and PyPI, and of GitHub's
+OpenAPI document. No description contains the expected numbers, file names and words, so only a
+result of the right tool contains them. The tasks are in `naive_tasks`.
 """
 
 import asyncio
@@ -24,7 +25,12 @@ from tests.support import configure, run_cli
 from onetool.sources.bundles.importer import import_bundle
 from onetool.sources.bundles.openapi import to_bundle
 
-WRITING_TOOLS = ["write_file", "edit_file", "create_directory", "move_file"]  # the agent may not write
+WRITING_TOOLS = [
+    "write_file",
+    "edit_file",
+    "create_directory",
+    "move_file",
+]  # the agent may not write
 GITHUB_TAGS = {"issues", "pulls", "gists", "repos", "search", "git"}
 
 PACK = '''\
@@ -60,7 +66,10 @@ FILES = {
     "notes/monday.txt": "Feed the cat.\n",
     "notes/tuesday.txt": "The zeppelin lands at noon.\n",
     "notes/wednesday.txt": "Water the plants.\n",
-    "memory.jsonl": '{"type": "entity", "name": "lighthouse", "entityType": "house", "observations": ["red lamp"]}\n',
+    "memory.jsonl": (
+        '{"type": "entity", "name": "lighthouse", "entityType": "house", "observations": ["red'
+        ' lamp"]}\n'
+    ),
     "sales.csv": "region,amount\nnorth,1200\nsouth,340\neast,77\nwest,4000\n",
 }
 SETTINGS: dict[str, Any] = {
@@ -86,7 +95,9 @@ def prepare(home: Path) -> Iterator[None]:
             "every": node_server("everything", tools={"exclude": ["get-env", "toggle-*"]}),
             "clock": python_server("mcp-server-time"),
             "modern": {"command": sys.executable, "args": [str(MODERN)]},
-            "files": node_server("filesystem", str(home), cwd="project", tools={"exclude": WRITING_TOOLS}),
+            "files": node_server(
+                "filesystem", str(home), cwd="project", tools={"exclude": WRITING_TOOLS}
+            ),
             "memory": node_server("memory", env={"MEMORY_FILE_PATH": str(home / "memory.jsonl")}),
             "git": python_server("mcp-server-git", "--repository", str(home / "garden")),
         }
@@ -98,7 +109,9 @@ def prepare(home: Path) -> Iterator[None]:
         _create_repository(home / "garden")
         failed = run_cli(home, "run", "storehouse.shelf()")  # a failed call for the statistics
         assert "requires 'article'" in failed.stdout + failed.stderr
-        listed = run_cli(home, "run", f"len([{', '.join(servers)}])")  # a search does not wait for slow servers
+        listed = run_cli(
+            home, "run", f"len([{', '.join(servers)}])"
+        )  # a search does not wait for slow servers
         assert listed.stdout == f"{len(servers)}\n", listed.stderr
         yield
 
@@ -114,15 +127,29 @@ def _write_files(home: Path) -> None:
 
 def _store_tools(home: Path, site: Site) -> None:
     person = {"method": "GET", "urlTemplate": site.url("/persons/${person_id}")}
-    order = {"method": "POST", "urlTemplate": site.url("/orders"), "body": {"item": "${item}", "count": "${quantity}"}}
+    order = {
+        "method": "POST",
+        "urlTemplate": site.url("/orders"),
+        "body": {"item": "${item}", "count": "${quantity}"},
+    }
     with open_store(home / ".onetool" / "bundles") as store:
         bundle = new_bundle(store, "office", description="The API of the office")
-        store.put_tool(bundle, "person", "1", _http_tool("Look a person up in the directory", person, "person_id"))
-        store.put_tool(bundle, "order", "1", _http_tool("Order something", order, "item", "quantity"))
+        store.put_tool(
+            bundle,
+            "person",
+            "1",
+            _http_tool("Look a person up in the directory", person, "person_id"),
+        )
+        store.put_tool(
+            bundle, "order", "1", _http_tool("Order something", order, "item", "quantity")
+        )
 
 
 def _import_github(home: Path, site: Site) -> None:
-    """Import the part of GitHub's OpenAPI document with these tags. The site answers instead of GitHub."""
+    """Import the part of GitHub's OpenAPI document with these tags.
+
+    The site answers instead of GitHub.
+    """
     document = json.loads(github().read_text(encoding="utf-8"))
     paths = {
         path: {method: operation for method, operation in item.items() if _has_tag(operation)}
@@ -142,7 +169,11 @@ def _create_repository(directory: Path) -> None:
     directory.mkdir()
     (directory / "plants.txt").write_text("apple\n", encoding="utf-8")
     author = ("-c", "user.name=gardener", "-c", "user.email=gardener@example.com")
-    for command in (["init", "-q"], ["add", "."], [*author, "commit", "-q", "-m", "Plant the orchard"]):
+    for command in (
+        ["init", "-q"],
+        ["add", "."],
+        [*author, "commit", "-q", "-m", "Plant the orchard"],
+    ):
         subprocess.run(["git", *command], cwd=directory, check=True)
     subprocess.run(["git", "branch", "south-wall"], cwd=directory, check=True)
     (directory / "plants.txt").write_text("apple\nquince\n", encoding="utf-8")
@@ -151,11 +182,22 @@ def _create_repository(directory: Path) -> None:
 def _http_tool(description: str, impl: dict[str, Any], *needed: str) -> dict[str, Any]:
     schema = {
         "type": "object",
-        "properties": {name: {"type": "integer" if name == "quantity" else "string"} for name in needed},
+        "properties": {
+            name: {"type": "integer" if name == "quantity" else "string"} for name in needed
+        },
         "required": list(needed),
     }
-    body = {"displayName": description, "description": description, "argSchema": schema, "httpImpl": impl}
-    return {key: value for key, value in {**tool_body(), **body, "type": "http"}.items() if key != "pythonImpl"}
+    body = {
+        "displayName": description,
+        "description": description,
+        "argSchema": schema,
+        "httpImpl": impl,
+    }
+    return {
+        key: value
+        for key, value in {**tool_body(), **body, "type": "http"}.items()
+        if key != "pythonImpl"
+    }
 
 
 async def _repeat_request(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
@@ -173,4 +215,6 @@ async def _person(received: ReceivedRequest, writer: asyncio.StreamWriter) -> No
 async def _order(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
     order_body = json.loads(received.body)
     receipt = {"receipt": f"R-{int(order_body['count']) * 37}-{order_body['item']}"}
-    send_response(writer, json.dumps(receipt).encode(), ("Content-Type", "application/json"), status=201)
+    send_response(
+        writer, json.dumps(receipt).encode(), ("Content-Type", "application/json"), status=201
+    )

@@ -1,9 +1,10 @@
 """Make this process behave as on Windows, as far as that is possible on Linux.
 
-Modules, functions and constants that only POSIX has are removed, and `sys.platform` is `win32`. Functions that fail on
-Windows fail here: `select` with a pipe, opening a directory, renaming or deleting an open file, and signal handlers and
-readers of event loops. What was imported before stays as it is, including the event loop. Needs only the standard
-library, because children use it too.
+Modules, functions and constants that only POSIX has are removed, and `sys.platform` is `win32`.
+Functions that fail on Windows fail here: `select` with a pipe, opening a directory, renaming or
+deleting an open file, and signal handlers and readers of event loops. What was imported before
+stays as it is, including the event loop. Needs only the standard library, because children use it
+too.
 """
 
 import asyncio
@@ -28,13 +29,44 @@ from typing import Any
 
 MODULES = ("fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty")
 OS_NAMES = (
-    *("chown", "fchmod", "fchown", "fork", "forkpty", "getegid", "geteuid", "getgid", "getloadavg", "getpgid"),
-    *("getuid", "killpg", "mkfifo", "openpty", "pidfd_open", "posix_spawn", "pread", "pwrite", "sched_getaffinity"),
+    *(
+        "chown",
+        "fchmod",
+        "fchown",
+        "fork",
+        "forkpty",
+        "getegid",
+        "geteuid",
+        "getgid",
+        "getloadavg",
+        "getpgid",
+    ),
+    *(
+        "getuid",
+        "killpg",
+        "mkfifo",
+        "openpty",
+        "pidfd_open",
+        "posix_spawn",
+        "pread",
+        "pwrite",
+        "sched_getaffinity",
+    ),
     *("setsid", "sysconf", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_PATH"),
 )
 # Not SIGKILL, which `subprocess` uses to kill.
 SIGNAL_NAMES = (
-    *("SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGPIPE", "SIGQUIT", "SIGSTOP", "SIGUSR1", "setitimer"),
+    *(
+        "SIGALRM",
+        "SIGCHLD",
+        "SIGCONT",
+        "SIGHUP",
+        "SIGPIPE",
+        "SIGQUIT",
+        "SIGSTOP",
+        "SIGUSR1",
+        "setitimer",
+    ),
     "pthread_sigmask",
 )
 SOCKET_NAMES = ("AF_UNIX", "SOCK_SEQPACKET", "SO_PEERCRED", "recv_fds", "send_fds")
@@ -45,7 +77,12 @@ def remove_posix() -> None:
     sysconfig.get_paths()  # computed once
     make_pair, family = socket.socketpair, socket.AF_UNIX
     vars(socket)["socketpair"] = lambda: make_pair(family)  # the event loop needs it
-    removed = ((os, OS_NAMES), (signal, SIGNAL_NAMES), (sys.modules["_signal"], SIGNAL_NAMES), (socket, SOCKET_NAMES))
+    removed = (
+        (os, OS_NAMES),
+        (signal, SIGNAL_NAMES),
+        (sys.modules["_signal"], SIGNAL_NAMES),
+        (socket, SOCKET_NAMES),
+    )
     for module, names in removed:
         for name in names:
             vars(module).pop(name, None)
@@ -81,7 +118,9 @@ def _open_file(open_: Callable[..., int], path: Any, *arguments: Any, **options:
     return open_(path, *arguments, **options)
 
 
-def _change_closed_file(change: Callable[..., Any], path: Any, *arguments: Any, **options: Any) -> Any:
+def _change_closed_file(
+    change: Callable[..., Any], path: Any, *arguments: Any, **options: Any
+) -> Any:
     name = os.path.realpath(path)
     for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - see above
         if os.path.realpath(f"/proc/self/fd/{descriptor}") == name:

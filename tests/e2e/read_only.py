@@ -1,4 +1,6 @@
-"""Run a program with a read-only directory: `python read_only.py DIRECTORY PROGRAM ARGUMENT...`, as root."""
+"""Run a program with a read-only directory: `python read_only.py DIRECTORY PROGRAM ARGUMENT...`, as
+root.
+"""
 
 import os
 import sys

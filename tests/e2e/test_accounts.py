@@ -1,4 +1,6 @@
-"""Several accounts and several agents: each call uses its own sign-in, and rules and records see the account."""
+"""Several accounts and several agents: each call uses its own sign-in, and rules and records see
+the account.
+"""
 
 import json
 import os
@@ -31,7 +33,10 @@ def make_settings(server: AuthorizationServer, **agent: Any) -> dict[str, Any]:
     return {
         "servers": {"gh": {"url": server.url, "auth": "oauth", "accounts": list(ACCOUNTS)}},
         "execution": {"max_tool_calls": 5000, "timeout": 600},
-        "agents": {"default": {"permissions": ["read", "network"], **agent}, "bob": {"permissions": ["network"]}},
+        "agents": {
+            "default": {"permissions": ["read", "network"], **agent},
+            "bob": {"permissions": ["network"]},
+        },
     }
 
 
@@ -52,24 +57,34 @@ def test_identities_are_never_crossed(tmp_path: Path, server: AuthorizationServe
         )
         seen: Counter[tuple[str, str, str]] = Counter()
         for _ in range(max(1, ROUNDS // 250)):
-            runs = {agent: app.portal.start_task_soon(run_as, app.onetool, code, agent) for agent in AGENTS}
+            runs = {
+                agent: app.portal.start_task_soon(run_as, app.onetool, code, agent)
+                for agent in AGENTS
+            }
             for agent, running in runs.items():
                 answer = running.result(600)
                 assert not answer.is_error, answer.text
                 for number, user in enumerate(json.loads(answer.blocks[-1])):
                     seen[agent, ("work", "work", "home")[number % 3], user] += 1
         crossed = {each: count for each, count in seen.items() if each[2] != f"{each[0]}-{each[1]}"}
-    text = f"{sum(seen.values())} interleaved calls of 2 agents with 2 accounts: {sum(crossed.values())} crossed"
+    text = (
+        f"{sum(seen.values())} interleaved calls of 2 agents with 2 accounts:"
+        f" {sum(crossed.values())} crossed"
+    )
     print(text)  # noqa: T201 - the number is the result
     assert crossed == {}
-    assert {user for _, _, user in seen} == {f"{agent}-{account}" for agent in AGENTS for account in ACCOUNTS}
+    assert {user for _, _, user in seen} == {
+        f"{agent}-{account}" for agent in AGENTS for account in ACCOUNTS
+    }
 
 
 async def run_as(onetool: Any, code: str, agent: str) -> Any:
     return await onetool.run(code, agent=agent)
 
 
-def test_agents_share_a_sign_in_only_if_the_settings_say_so(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_agents_share_a_sign_in_only_if_the_settings_say_so(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     settings = make_settings(server)
     with open_signed_app(tmp_path, settings) as app:
         sign_in(app, user="ada", account="work")
@@ -126,10 +141,14 @@ def test_an_approval_is_for_one_account(tmp_path: Path, server: AuthorizationSer
 
         answer = app.portal.start_task_soon(ask, "ot.account('gh', 'home').write_note('x')")
         runs = app.onetool.state.runs
-        assert eventually(lambda: [call for run in runs.list_runs() for call in runs.list_calls(run.id)])
+        assert eventually(
+            lambda: [call for run in runs.list_runs() for call in runs.list_calls(run.id)]
+        )
         (call,) = [call for run in runs.list_runs() for call in runs.list_calls(run.id)]
         assert json.loads(call.arguments) == {"text": "x", "@account": "home"}
         (run,) = runs.list_runs()
         decision = Decision(is_approved=True, by="ada")
-        app.portal.call(lambda: app.onetool.runs.decide(run.id, decision, via="cli", transport="cli"))
+        app.portal.call(
+            lambda: app.onetool.runs.decide(run.id, decision, via="cli", transport="cli")
+        )
         assert answer.result(40).blocks[-1] == "wrote x"

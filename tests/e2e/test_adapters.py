@@ -1,4 +1,6 @@
-"""Adapters with the real packages: providers that answer over HTTP, LangChain, pydantic-ai and FastMCP."""
+"""Adapters with the real packages: providers that answer over HTTP, LangChain, pydantic-ai and
+FastMCP.
+"""
 
 import asyncio
 import json
@@ -56,7 +58,7 @@ def site() -> Iterator[Site]:
         yield site
 
 
-# --- names ---------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 def test_names_are_valid_distinct_and_reversible() -> None:
@@ -77,7 +79,9 @@ def test_names_are_valid_distinct_and_reversible() -> None:
     ]
     bus = ToolBus()
     for name in names:
-        bus.register_tool(Tool(name, PythonBackend(get_report), Schema.from_json({"type": "object"})))
+        bus.register_tool(
+            Tool(name, PythonBackend(get_report), Schema.from_json({"type": "object"}))
+        )
     encoded = [encode_name(name) for name in names]
     assert len(set(encoded)) == len(names)
     assert all(map(NAME.fullmatch, encoded)), encoded
@@ -96,13 +100,16 @@ def test_a_context_selects_the_tools_that_it_may_call(bus: ToolBus) -> None:
 
 def test_schemas_have_no_keywords_that_providers_reject() -> None:
     bus = ToolBus()
-    schema = {"anyOf": [{"required": ["a"]}, {"required": ["b"]}], "properties": {"a": {"anyOf": [{"type": "string"}]}}}
+    schema = {
+        "anyOf": [{"required": ["a"]}, {"required": ["b"]}],
+        "properties": {"a": {"anyOf": [{"type": "string"}]}},
+    }
     bus.register_tool(Tool("either", PythonBackend(get_report), Schema.from_json(schema)))
     (definition,) = to_anthropic_tools(bus)
     assert definition["input_schema"] == {"type": "object", "properties": schema["properties"]}
 
 
-# --- providers -----------------------------------------------------------------------------------------------------
+# --- providers ------------------------------------------------------------------------------------
 
 
 def answer(site: Site, path: str, body: dict[str, Any]) -> None:
@@ -118,7 +125,10 @@ def test_an_openai_model_calls_a_tool(bus: ToolBus, site: Site) -> None:
     from openai import OpenAI
 
     call = {"name": "weather-get--report", "arguments": '{"city": "Oslo"}'}
-    message = {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function", "function": call}]}
+    message = {
+        "role": "assistant",
+        "tool_calls": [{"id": "call_1", "type": "function", "function": call}],
+    }
     body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
     answer(
         site,
@@ -127,7 +137,9 @@ def test_an_openai_model_calls_a_tool(bus: ToolBus, site: Site) -> None:
     )
     with OpenAI(base_url=site.url("").rstrip("/"), api_key="key", max_retries=0) as client:
         tools: Any = to_openai_tools(bus)
-        completion = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "?"}], tools=tools)
+        completion = client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": "?"}], tools=tools
+        )
         assert sent(site)["tools"] == tools
         calls = completion.choices[0].message.tool_calls
         assert calls is not None
@@ -137,22 +149,48 @@ def test_an_openai_model_calls_a_tool(bus: ToolBus, site: Site) -> None:
             {"role": "tool", "tool_call_id": "call_1", "content": '{"city":"Oslo","days":1}'}
         ]
 
-        item = {"type": "function_call", "id": "i", "call_id": "call_2", **call, "status": "completed"}
-        answer(site, "/responses", {**body, "object": "response", "created_at": 1, "output": [item]})
-        response = client.responses.create(model="m", input="?", tools=to_openai_tools(bus, api="responses"))
+        item = {
+            "type": "function_call",
+            "id": "i",
+            "call_id": "call_2",
+            **call,
+            "status": "completed",
+        }
+        answer(
+            site, "/responses", {**body, "object": "response", "created_at": 1, "output": [item]}
+        )
+        response = client.responses.create(
+            model="m", input="?", tools=to_openai_tools(bus, api="responses")
+        )
         assert sent(site)["tools"][0]["name"] == "weather-get--report"
         (block,) = response.output
         output = asyncio.run(call_openai_tool(bus, block, READ))
-        assert output == {"type": "function_call_output", "call_id": "call_2", "output": '{"city":"Oslo","days":1}'}
+        assert output == {
+            "type": "function_call_output",
+            "call_id": "call_2",
+            "output": '{"city":"Oslo","days":1}',
+        }
 
 
 @pytest.mark.slow
 def test_an_anthropic_model_calls_a_tool(bus: ToolBus, site: Site) -> None:
     from anthropic import Anthropic
 
-    block = {"type": "tool_use", "id": "use_1", "name": "weather-get--report", "input": {"city": "Atlantis"}}
+    block = {
+        "type": "tool_use",
+        "id": "use_1",
+        "name": "weather-get--report",
+        "input": {"city": "Atlantis"},
+    }
     usage = {"input_tokens": 1, "output_tokens": 1}
-    body = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [block], "usage": usage}
+    body = {
+        "id": "m",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [block],
+        "usage": usage,
+    }
     answer(site, "/v1/messages", {**body, "stop_reason": "tool_use", "stop_sequence": None})
     with Anthropic(base_url=site.url("").rstrip("/"), api_key="key", max_retries=0) as client:
         tools: Any = to_anthropic_tools(bus)
@@ -171,9 +209,16 @@ def test_an_anthropic_model_calls_a_tool(bus: ToolBus, site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
-    [("{", "not valid JSON"), ("[1]", "must be a JSON object"), ('{"town": "Oslo"}', "town"), ("", "city")],
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"town": "Oslo"}', "town"),
+        ("", "city"),
+    ],
 )
-def test_a_wrong_call_is_explained_to_the_model(bus: ToolBus, arguments: str, expected: str) -> None:
+def test_a_wrong_call_is_explained_to_the_model(
+    bus: ToolBus, arguments: str, expected: str
+) -> None:
     assert_explained(bus, "weather-get--report", arguments, "ArgumentError", expected)
     assert_explained(bus, "weather-nothing", "{}", "unknown tool 'weather.nothing'")
 
@@ -181,20 +226,31 @@ def test_a_wrong_call_is_explained_to_the_model(bus: ToolBus, arguments: str, ex
 def test_arguments_that_are_not_an_object_are_explained_to_the_model(bus: ToolBus) -> None:
     use = {"id": "1", "name": "weather-get--report", "input": ["Oslo"]}
     result = asyncio.run(call_anthropic_tool(bus, use, READ))
-    assert (result["is_error"], result["content"]) == (True, "ArgumentError: the arguments must be a JSON object")
+    assert (result["is_error"], result["content"]) == (
+        True,
+        "ArgumentError: the arguments must be a JSON object",
+    )
 
 
 def test_a_call_without_permission_is_explained_to_the_model(bus: ToolBus) -> None:
-    assert_explained(bus, "weather-get--report", '{"city": "a"}', "requires read permission", context=ToolContext())
+    assert_explained(
+        bus,
+        "weather-get--report",
+        '{"city": "a"}',
+        "requires read permission",
+        context=ToolContext(),
+    )
 
 
-def assert_explained(bus: ToolBus, name: str, arguments: str, *expected: str, context: ToolContext = READ) -> None:
+def assert_explained(
+    bus: ToolBus, name: str, arguments: str, *expected: str, context: ToolContext = READ
+) -> None:
     call = {"id": "1", "function": {"name": name, "arguments": arguments}}
     content = asyncio.run(call_openai_tool(bus, call, context))["content"]
     assert all(text in content for text in expected), content
 
 
-# --- LangChain and pydantic-ai -------------------------------------------------------------------------------------
+# --- LangChain and pydantic-ai --------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -212,7 +268,11 @@ def test_langchain_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> No
         report.invoke({"city": "Atlantis"})
     bus.register_tool(lambda self, config, run_manager: [self, config, run_manager], name="echo")
     echo = next(each for each in to_langchain_tools(bus) if each.name == "echo")
-    names = {"self": "a", "config": "b", "run_manager": "c"}  # LangChain has parameters with these names
+    names = {
+        "self": "a",
+        "config": "b",
+        "run_manager": "c",
+    }  # LangChain has parameters with these names
     assert echo.invoke(names) == asyncio.run(echo.ainvoke(names)) == '["a","b","c"]'
 
     @langchain_tool
@@ -221,7 +281,10 @@ def test_langchain_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> No
         return left * right
 
     registered = bus.register(multiply, name="math.multiply", permissions=["read"])
-    assert (registered.description, registered.source) == ("Multiply two numbers.", "package:langchain_core")
+    assert (registered.description, registered.source) == (
+        "Multiply two numbers.",
+        "package:langchain_core",
+    )
     assert set(registered.input.required) == {"left", "right"}
     assert bus.call_tool_sync("math.multiply", {"left": 6, "right": 7}, READ).unwrap() == 42
     error = bus.call_tool_sync("math.multiply", {"left": "six", "right": 7}, READ).error
@@ -231,7 +294,13 @@ def test_langchain_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> No
 @pytest.mark.slow
 def test_pydantic_ai_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> None:
     from pydantic_ai import Agent, RunContext, Tool as PydanticTool
-    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+    from pydantic_ai.messages import (
+        ModelMessage,
+        ModelResponse,
+        TextPart,
+        ToolCallPart,
+        ToolReturnPart,
+    )
     from pydantic_ai.models.function import AgentInfo, FunctionModel
 
     from onetool.integrations.pydantic_ai import OneToolToolset
@@ -240,7 +309,9 @@ def test_pydantic_ai_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> 
         returned = [part for part in messages[-1].parts if isinstance(part, ToolReturnPart)]
         if returned and "Oslo" in str(returned[0].content):
             return ModelResponse([TextPart(str(returned[0].content))])
-        city = "Oslo" if len(messages) > 1 else "Atlantis"  # the error is answered with another call
+        city = (
+            "Oslo" if len(messages) > 1 else "Atlantis"
+        )  # the error is answered with another call
         return ModelResponse([ToolCallPart(info.function_tools[0].name, {"city": city})])
 
     agent = Agent(FunctionModel(respond), toolsets=[OneToolToolset(bus, READ)])
@@ -263,7 +334,7 @@ def test_pydantic_ai_uses_the_tools_of_a_bus_and_the_other_way(bus: ToolBus) -> 
         bus.register(PydanticTool(with_context))
 
 
-# --- FastMCP -------------------------------------------------------------------------------------------------------
+# --- FastMCP --------------------------------------------------------------------------------------
 
 
 def add(left: int, right: int = 1) -> int:
@@ -297,7 +368,9 @@ def sdk_tool(function: Callable[..., Any]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("convert", [fastmcp_tool, sdk_tool])
-def test_fastmcp_tools_are_registered(bus: ToolBus, convert: Callable[[Callable[..., Any]], Any]) -> None:
+def test_fastmcp_tools_are_registered(
+    bus: ToolBus, convert: Callable[[Callable[..., Any]], Any]
+) -> None:
     for function in (add, describe, greet, fail):
         bus.register(convert(function))
     assert bus.get_tool("add").description == "Add two numbers."

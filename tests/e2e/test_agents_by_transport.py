@@ -1,4 +1,6 @@
-"""Test agents over every transport: the MCP client name, the command line, resources and upstream servers."""
+"""Test agents over every transport: the MCP client name, the command line, resources and upstream
+servers.
+"""
 
 import json
 import re
@@ -18,7 +20,17 @@ from tests.http_support import Site
 from tests.proxy_support import hostile_server
 from tests.rest_support import http_draft, serve_app
 from tests.state_support import open_media
-from tests.support import PROGRAM, App, Connection, configure, environment, eventually, get_texts, open_app, run_cli
+from tests.support import (
+    PROGRAM,
+    App,
+    Connection,
+    configure,
+    environment,
+    eventually,
+    get_texts,
+    open_app,
+    run_cli,
+)
 
 from onetool.admin.permission_check import UNLIMITED
 from onetool.core.tool import tool
@@ -48,7 +60,10 @@ def home(tmp_path: Path) -> Path:
 def connect_as(name: str, home: Path, mode: str = "auto") -> Iterator[Connection]:
     """Connect the official client under this name."""
     server = StdioServerParameters(command=PROGRAM, args=[], env=environment(home), cwd=home)
-    with (home / "stderr").open("a", encoding="utf-8") as errors, start_blocking_portal("asyncio") as portal:
+    with (
+        (home / "stderr").open("a", encoding="utf-8") as errors,
+        start_blocking_portal("asyncio") as portal,
+    ):
         info = Implementation(name=name, version="1")
         client = Client(stdio_client(server, errors), mode=mode, client_info=info)
         manager = portal.wrap_async_context_manager(client)
@@ -64,14 +79,18 @@ def run_text(client: Connection, command: str) -> str:
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    return (
+        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 def outcomes(file: Path) -> list[dict[str, Any]]:
     return [line for line in lines(file) if line["name"] == "call"]
 
 
-# --- the name of a client --------------------------------------------------------------------------------------------
+# --- the name of a client -------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.agent.by-client-name")
@@ -81,7 +100,9 @@ def test_a_client_gets_the_agent_that_names_it(home: Path, mode: str) -> None:
         assert "free" in run_text(client, "machine.disk()")
         rejected = client.run("now()")
         assert rejected.is_error
-        assert "agent bot may not call machine.now: its tools are [machine.disk]" in "\n".join(get_texts(rejected))
+        assert "agent bot may not call machine.now: its tools are [machine.disk]" in "\n".join(
+            get_texts(rejected)
+        )
     with connect_as("desk", home, mode) as client:
         assert "wrote" in run_text(client, "ot.scaffold(pack='mine')")
 
@@ -91,15 +112,23 @@ def test_a_client_gets_the_agent_that_names_it(home: Path, mode: str) -> None:
 def test_an_unlisted_client_gets_the_default_agent(home: Path, mode: str) -> None:
     with connect_as("Robot", home, mode) as client:
         assert run_text(client, "now()")[:2] == "20"
-        assert "agents: {default: {permissions: [read, write]}}" in run_text(client, "ot.scaffold(pack='mine')")
+        assert "agents: {default: {permissions: [read, write]}}" in run_text(
+            client, "ot.scaffold(pack='mine')"
+        )
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_claimed_name_selects_no_agent_over_http(tmp_path: Path, mode: str) -> None:
     """Any program of the machine can send any name to the HTTP server, also to that of the daemon."""
-    agents = {"default": {"permissions": ["read"]}, "writer": {"permissions": ["write"], "clients": ["desk"]}}
+    agents = {
+        "default": {"permissions": ["read"]},
+        "writer": {"permissions": ["write"], "clients": ["desk"]},
+    }
     desk = Implementation(name="desk", version="1")
-    with publish(tmp_path, {"agents": agents}) as server, server.client(mode, client_info=desk) as client:
+    with (
+        publish(tmp_path, {"agents": agents}) as server,
+        server.client(mode, client_info=desk) as client,
+    ):
         answer = client.call("run", command="ot.scaffold(pack='mine')")
         assert answer.is_error
         assert "agents: {default: {permissions: [read, write]}}" in "\n".join(get_texts(answer))
@@ -114,7 +143,9 @@ def test_a_stored_result_is_not_readable_by_another_agent(home: Path, mode: str)
         assert found is not None, answer
         handle = found.group(1) or found.group(0)
         assert run_text(robot, f"len(ot.load({handle!r}))") == "1000"
-        assert "line 7" in run_text(robot, f"ot.result(handle={handle!r}, search='line 7', limit=2)")
+        assert "line 7" in run_text(
+            robot, f"ot.result(handle={handle!r}, search='line 7', limit=2)"
+        )
         for code in (f"ot.load({handle!r})", f"ot.result(handle={handle!r})"):
             rejected = desk.run(code)
             assert rejected.is_error
@@ -163,7 +194,9 @@ def test_a_budget_warning_is_sent_once_and_logged(home: Path) -> None:
         assert "Note:" not in run_text(client, "machine.now()")
         assert "5 of 5 calls, and the call was not made" in run_text(client, "machine.now()")
     log = home / ".onetool" / "logs" / "onetool.log"
-    warnings = [line for line in lines(log) if line["level"] == "WARNING" and line["name"] == "warning"]
+    warnings = [
+        line for line in lines(log) if line["level"] == "WARNING" and line["name"] == "warning"
+    ]
     assert [line["text"] for line in warnings] == ["agent poor has used 4 of 5 calls"]
 
 
@@ -174,28 +207,36 @@ def test_two_servers_in_one_directory_share_an_audit_log(home: Path) -> None:
             run_text(desk, f"ot.scaffold(pack='d{number}')")
         file = home / ".onetool" / "logs" / "audit.jsonl"
         assert eventually(lambda: len(outcomes(file)) == 10)
-    found = [(line["agent"], line["decision"], line["arguments"]["pack"]) for line in outcomes(file)]
+    found = [
+        (line["agent"], line["decision"], line["arguments"]["pack"]) for line in outcomes(file)
+    ]
     assert sorted(found) == [
         *(("bot", "refused", f"r{number}") for number in range(5)),
         *(("writer", "allowed", f"d{number}") for number in range(5)),
     ]
 
 
-# --- the command line ------------------------------------------------------------------------------------------------
+# --- the command line -----------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
 def test_the_agent_option_selects_the_agent(home: Path) -> None:
     assert run_cli(home, "run", "--agent", "bot", "now()").returncode == 1
-    assert "may not call machine.now" in run_cli(home, "call", "--agent", "bot", "machine.now").stderr
+    assert (
+        "may not call machine.now" in run_cli(home, "call", "--agent", "bot", "machine.now").stderr
+    )
     assert run_cli(home, "run", "--agent", "bot", "machine.disk()").returncode == 0
     assert run_cli(home, "call", "--agent", "bot", "machine.disk").returncode == 0
     assert run_cli(home, "call", "--agent", "writer", "ot.scaffold", "pack=mine").returncode == 0
 
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
-@pytest.mark.parametrize("command", [("run", "--agent", "boss", "1"), ("call", "--agent", "boss", "machine.now")])
-def test_an_unknown_agent_is_an_error_that_lists_the_agents(home: Path, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("run", "--agent", "boss", "1"), ("call", "--agent", "boss", "machine.now")]
+)
+def test_an_unknown_agent_is_an_error_that_lists_the_agents(
+    home: Path, command: tuple[str, ...]
+) -> None:
     done = run_cli(home, *command)
     assert done.returncode == 1
     assert "unknown agent 'boss': expected bot, default, poor, writer" in done.stdout + done.stderr
@@ -215,7 +256,7 @@ def test_an_agent_from_a_file_is_available_to_every_transport(home: Path) -> Non
         assert "agent filed may not call machine.now" in run_text(client, "now()")
 
 
-# --- upstream servers ------------------------------------------------------------------------------------------------
+# --- upstream servers -----------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
@@ -226,19 +267,39 @@ def test_the_tool_list_of_an_agent_applies_to_upstream_servers() -> None:
         "friend": {"permissions": ["network"], "tools": ["other"]},
         "weak": {"permissions": [], "tools": ["other"]},
     }
-    may = {"sampler": {"other.sample"}, "stranger": set(), "friend": {"other.sample", "other.elicit"}, "weak": set()}
+    may = {
+        "sampler": {"other.sample"},
+        "stranger": set(),
+        "friend": {"other.sample", "other.elicit"},
+        "weak": set(),
+    }
     with open_app({"servers": {"other": hostile_server("asks")}, "agents": agents}) as app:
-        names = {name for name in app.call("ot.tools", {"info": "list"}).unwrap() if name.startswith("other.")}
+        names = {
+            name
+            for name in app.call("ot.tools", {"info": "list"}).unwrap()
+            if name.startswith("other.")
+        }
         assert names == {"other.sample", "other.elicit"}
         for agent, allowed in may.items():
-            rejected = {name for name in names if app.run(f"{name}()", agent=agent).error == "permission_denied"}
+            rejected = {
+                name
+                for name in names
+                if app.run(f"{name}()", agent=agent).error == "permission_denied"
+            }
             assert names - rejected == allowed
-            if agent != "weak":  # tools that lack only a permission are listed: the error says how to grant it
-                assert names & set(app.call("ot.tools", {"info": "list"}, agent=agent).unwrap()) == allowed
+            if (
+                agent != "weak"
+            ):  # tools that lack only a permission are listed: the error says how to grant it
+                assert (
+                    names & set(app.call("ot.tools", {"info": "list"}, agent=agent).unwrap())
+                    == allowed
+                )
         assert app.run("ot.resources(server='other')", agent="friend").error == "permission_denied"
 
 
-FEATURES = {"servers": {"other": fixtures("modern", timeout=30), "cut": fixtures("modern", timeout=30)}}
+FEATURES = {
+    "servers": {"other": fixtures("modern", timeout=30), "cut": fixtures("modern", timeout=30)}
+}
 FEATURES["servers"]["cut"]["tools"] = {"exclude": ["test://static-*", "test_prompt_with_*"]}
 READS = {"permissions": ["network"]}
 
@@ -250,7 +311,14 @@ def features() -> Iterator[App]:
         "stranger": {**READS, "tools": ["ot.resources", "ot.prompt", "machine"]},
         "friend": {**READS, "tools": ["ot.resources", "ot.prompt", "other"]},
         "picky": {**READS, "tools": ["ot.*", "other.test_simple_*", "other.test://static-text"]},
-        "exact": {**READS, "tools": ["ot.resources", "other.test://template/v1.2/data", "other.test://template/pub*"]},
+        "exact": {
+            **READS,
+            "tools": [
+                "ot.resources",
+                "other.test://template/v1.2/data",
+                "other.test://template/pub*",
+            ],
+        },
         "weak": {"permissions": [], "tools": ["ot.resources", "ot.prompt", "other.*"]},
     }
     with open_app({**FEATURES, "agents": agents}) as app:
@@ -275,7 +343,11 @@ def test_the_tool_list_of_an_agent_applies_to_resources_and_prompts(features: Ap
 
 def test_an_agent_lists_and_reads_only_permitted_resources_and_prompts(features: App) -> None:
     def listed(call: str, key: str) -> list[str]:
-        return [each[key] for each in json.loads(features.run(f"[{call}]", agent="picky").text)[0] if key in each]
+        return [
+            each[key]
+            for each in json.loads(features.run(f"[{call}]", agent="picky").text)[0]
+            if key in each
+        ]
 
     assert listed("ot.resources(server='other')", "uri") == ["test://static-text"]
     assert listed("ot.prompt(server='other')", "name") == ["test_simple_prompt"]
@@ -288,11 +360,23 @@ def test_the_exclude_list_of_a_server_applies_to_resources_and_prompts(features:
     uris = [each["uri"] for each in features.data("ot.resources(server='cut')") if "uri" in each]
     assert uris == ["test://watched-resource"]
     assert not [
-        each for each in features.data("ot.prompt(server='cut')") if each["name"].startswith("test_prompt_with_")
+        each
+        for each in features.data("ot.prompt(server='cut')")
+        if each["name"].startswith("test_prompt_with_")
     ]
-    for uri in ("test://static-text", "TEST://static-text", "test://st%61tic-text", "test://Static-text"):
-        assert features.run(f"ot.resources(server='cut', uri={uri!r})").error == "permission_denied", uri
-    assert features.run("ot.prompt(server='cut', name='test_prompt_with_image')").error == "permission_denied"
+    for uri in (
+        "test://static-text",
+        "TEST://static-text",
+        "test://st%61tic-text",
+        "test://Static-text",
+    ):
+        assert (
+            features.run(f"ot.resources(server='cut', uri={uri!r})").error == "permission_denied"
+        ), uri
+    assert (
+        features.run("ot.prompt(server='cut', name='test_prompt_with_image')").error
+        == "permission_denied"
+    )
 
 
 @pytest.mark.parametrize(
@@ -315,7 +399,9 @@ def test_the_exclude_list_of_a_server_applies_to_resources_and_prompts(features:
         "test://template/pub\n/data",
     ],
 )
-def test_an_ambiguous_uri_is_rejected_if_a_list_restricts_the_server(features: App, uri: str) -> None:
+def test_an_ambiguous_uri_is_rejected_if_a_list_restricts_the_server(
+    features: App, uri: str
+) -> None:
     for call, agent in ((f"ot.resources(server='other', uri={uri!r})", "exact"),
                         (f"ot.resources(server='cut', uri={uri!r})", "default")):  # fmt: skip
         answer = features.run(call, agent=agent)
@@ -324,8 +410,16 @@ def test_an_ambiguous_uri_is_rejected_if_a_list_restricts_the_server(features: A
 
 
 def test_an_agent_can_be_permitted_a_uri_that_contains_dots(features: App) -> None:
-    for name, is_ok in (("v1.2", True), ("v1_2", False), ("v1.3", False), ("pub", True), ("pub/a..b", True)):
-        answer = features.run(f"ot.resources(server='other', uri='test://template/{name}/data')", agent="exact")
+    for name, is_ok in (
+        ("v1.2", True),
+        ("v1_2", False),
+        ("v1.3", False),
+        ("pub", True),
+        ("pub/a..b", True),
+    ):
+        answer = features.run(
+            f"ot.resources(server='other', uri='test://template/{name}/data')", agent="exact"
+        )
         assert ("Data for ID" in answer.text) == is_ok, answer.text
         assert (answer.error == "permission_denied") != is_ok
     twice = "ot.resources(server='cut', uri='test://st%2561tic-text')"
@@ -333,7 +427,10 @@ def test_an_agent_can_be_permitted_a_uri_that_contains_dots(features: App) -> No
 
 
 def test_the_tool_list_of_an_agent_applies_over_rest(tmp_path: Path) -> None:
-    agents = {"stranger": {**READS, "tools": ["ot.*"]}, "friend": {**READS, "tools": ["ot.*", "other.*"]}}
+    agents = {
+        "stranger": {**READS, "tools": ["ot.*"]},
+        "friend": {**READS, "tools": ["ot.*", "other.*"]},
+    }
     tokens = [{"name": name, "hash": hash_token(f"ot_{name}"), "agent": name} for name in agents]
     settings = {**FEATURES, "agents": agents, "auth": {"tokens": tokens}}
     body = {"args": {"server": "other", "uri": "test://static-text"}}
@@ -348,7 +445,10 @@ def test_the_tool_list_of_an_agent_applies_over_rest(tmp_path: Path) -> None:
 def test_resources_and_prompts_of_a_disabled_server_are_rejected(features: App) -> None:
     features.portal.call(partial(features.onetool.registry.switch, "other", on=False))
     try:
-        for call in ("ot.resources(server='other')", "ot.prompt(server='other', name='test_simple_prompt')"):
+        for call in (
+            "ot.resources(server='other')",
+            "ot.prompt(server='other', name='test_simple_prompt')",
+        ):
             assert "is disabled\n" in features.failure(call)
     finally:
         features.portal.call(partial(features.onetool.registry.switch, "other", on=True))
@@ -371,7 +471,7 @@ def test_proc_is_not_readable_even_if_all_paths_are_allowed() -> None:
             assert answer.error == "sandbox_denied", answer.text
 
 
-# --- hosts -----------------------------------------------------------------------------------------------------------
+# --- hosts ----------------------------------------------------------------------------------------
 
 
 def relay(url: str, context: ToolContext) -> Any:
@@ -390,7 +490,11 @@ def reaches(call):
 
 def test_the_hosts_of_an_agent_narrow_the_allowed_hosts(tmp_path: Path, site: Site) -> None:
     every = {"permissions": ["network", "write"]}
-    agents = {"free": every, "narrow": {**every, "hosts": ["127.0.0.1"]}, "wide": {**every, "hosts": ["*"]}}
+    agents = {
+        "free": every,
+        "narrow": {**every, "hosts": ["127.0.0.1"]},
+        "wide": {**every, "hosts": ["*"]},
+    }
     http = {"allowedHosts": ["127.0.0.1", "localhost"], "allowPrivateAddresses": True}
     tokens = [{"name": name, "hash": hash_token(f"ot_{name}"), "agent": name} for name in agents]
     near, far, other = (site.url("/echo", host) for host in ("127.0.0.1", "localhost", "127.0.0.2"))
@@ -413,13 +517,17 @@ def test_the_hosts_of_an_agent_narrow_the_allowed_hosts(tmp_path: Path, site: Si
             server.rest.tool(bundle, name, **http_draft(url))
 
         def send(agent: str, path: str, body: object = None) -> Any:
-            return server.rest.send("POST", path, body, headers={"authorization": f"Bearer ot_{agent}"}).json()
+            return server.rest.send(
+                "POST", path, body, headers={"authorization": f"Bearer ot_{agent}"}
+            ).json()
 
         for agent in agents:
             before = len(site.requests)
             (block,) = send(agent, "/api/run", {"command": code, "format": "json"})["blocks"]
             answers = dict(zip(calls, json.loads(block), strict=True))
-            assert {call for call in calls if answers[call] is True} == {call for call in calls if agent in calls[call]}
+            assert {call for call in calls if answers[call] is True} == {
+                call for call in calls if agent in calls[call]
+            }
             assert sum(request.path == "/echo" for request in site.requests[before:]) == len(
                 [call for call in calls if agent in calls[call]]
             )
@@ -429,6 +537,9 @@ def test_the_hosts_of_an_agent_narrow_the_allowed_hosts(tmp_path: Path, site: Si
             verdict = send(agent, f"/api/agents/{agent}/check", {"call": f"relay({far!r})"})
             assert verdict["note"] == ("" if agent == "free" else UNLIMITED)
             if agent == "narrow":
-                assert f'agents: {{narrow: {{hosts: [127.0.0.1, "localhost:{site.port}"]}}}}' in answers["pages.far()"]
+                assert (
+                    f'agents: {{narrow: {{hosts: [127.0.0.1, "localhost:{site.port}"]}}}}'
+                    in answers["pages.far()"]
+                )
         fetched = send("narrow", f"/api/import?url={far}")
         assert "host localhost is not allowed" in fetched["error"]["message"]

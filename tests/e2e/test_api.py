@@ -1,4 +1,6 @@
-"""Test `/api` of a real server: tools of every kind, calls, runs, event streams and separation of agents."""
+"""Test `/api` of a real server: tools of every kind, calls, runs, event streams and separation of
+agents.
+"""
 
 import base64
 import json
@@ -21,7 +23,16 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 from tests.extensions_support import write_pack
 from tests.proxy_support import MODERN
-from tests.rest_support import UNKNOWN, Rest, ServedApp, get_error_code, http_draft, make_client, new_slug, serve_app
+from tests.rest_support import (
+    UNKNOWN,
+    Rest,
+    ServedApp,
+    get_error_code,
+    http_draft,
+    make_client,
+    new_slug,
+    serve_app,
+)
 from tests.support import THREE_LINES, TIMEOUT_SECONDS, ProcessWatch, eventually, give, search
 
 from onetool import ToolContext, tool
@@ -145,13 +156,16 @@ def open_stream(
         yield parse_events(answer.iter_lines())
 
 
-# --- tools ----------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_tools_of_every_kind_are_listed_called_and_disabled(tmp_path: Path) -> None:
     write_pack(tmp_path / "tools", "mine", MINE)
-    servers = {"far": {"command": sys.executable, "args": [str(MODERN)]}, "off": {"command": "none", "enabled": False}}
+    servers = {
+        "far": {"command": sys.executable, "args": [str(MODERN)]},
+        "off": {"command": "none", "enabled": False},
+    }
     with serve_app(tmp_path, {"servers": servers}, [give]) as server:
         rest = server.rest
         bundle = rest.bundle("stored")
@@ -167,7 +181,9 @@ def test_tools_of_every_kind_are_listed_called_and_disabled(tmp_path: Path) -> N
             pack = name.partition(".")[0]
             assert rest.switch(f"/api/tools/{name}", on=False)["isEnabled"] is False
             assert get_error_code(call(rest, name)) == (409, "tool_disabled")
-            assert name in {tool["name"] for tool in rest.all("/api/tools", "tools", isEnabled="false")}
+            assert name in {
+                tool["name"] for tool in rest.all("/api/tools", "tools", isEnabled="false")
+            }
             assert rest.switch(f"/api/tools/{name}", on=True)["isEnabled"] is True
             assert rest.switch(f"/api/packs/{pack}", on=False)["isEnabled"] is False
             assert call(rest, name).status_code == 409
@@ -177,7 +193,10 @@ def test_tools_of_every_kind_are_listed_called_and_disabled(tmp_path: Path) -> N
         assert packs["mine"]["state"] == "running"
         assert packs["mine"]["description"] == "My own."
         assert packs["off"]["state"] == "disabled"
-        assert get_error_code(rest.send("PATCH", "/api/packs/off", {"isEnabled": True})) == (409, "bundle_disabled")
+        assert get_error_code(rest.send("PATCH", "/api/packs/off", {"isEnabled": True})) == (
+            409,
+            "bundle_disabled",
+        )
         assert packs["stored"]["bundleID"] == bundle.rpartition("/")[2]
 
 
@@ -187,14 +206,21 @@ def test_pages_continue_after_the_previous_one(server: ServedApp, rest: Rest) ->
     assert len(names) == len(set(names)) == rest.get("/api/tools")["total"]
     assert set(server.onetool.registry.names()) <= set(names)
     first = rest.get("/api/tools", pageSize=3, pack="fs")
-    assert get_error_code(rest.client.get("/api/tools", params={"pageToken": first["nextPageToken"]})) == (
+    assert get_error_code(
+        rest.client.get("/api/tools", params={"pageToken": first["nextPageToken"]})
+    ) == (
         400,
         "invalid",
     )
-    assert get_error_code(rest.client.get("/api/tools", params={"pageToken": "nonsense"})) == (400, "invalid")
+    assert get_error_code(rest.client.get("/api/tools", params={"pageToken": "nonsense"})) == (
+        400,
+        "invalid",
+    )
 
 
-def test_removed_tools_and_long_names_do_not_break_pagination(server: ServedApp, rest: Rest) -> None:
+def test_removed_tools_and_long_names_do_not_break_pagination(
+    server: ServedApp, rest: Rest
+) -> None:
     endless = [f"long.{'名' * 150}{number}" for number in range(4)]
     for name in endless:
         server.onetool.bus.register_tool(tool(name)(search_like))
@@ -217,7 +243,11 @@ def search_like(query: str = "") -> str:
 def test_a_search_is_ranked_and_paginated(rest: Rest) -> None:
     best = rest.get("/api/tools", q="how much room is on the disk", pageSize=1)
     assert best["tools"][0]["name"] == "machine.disk"
-    every = [entry["name"] for page in rest.pages("/api/tools", "tools", q="file", pageSize=2) for entry in page]
+    every = [
+        entry["name"]
+        for page in rest.pages("/api/tools", "tools", q="file", pageSize=2)
+        for entry in page
+    ]
     assert len(every) == len(set(every)) == rest.get("/api/tools", q="file")["total"]
     assert "fs.read" in every
     assert rest.get("/api/tools", q="  ")["total"] == rest.get("/api/tools")["total"]
@@ -229,7 +259,15 @@ def test_any_text_is_a_valid_search(rest: Rest, query: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["kind=other", "isEnabled=yes", "pageSize=0", "q=a&q=b", "kind=proxy&kind=bundle", "pageSize=1e3"]
+    "query",
+    [
+        "kind=other",
+        "isEnabled=yes",
+        "pageSize=0",
+        "q=a&q=b",
+        "kind=proxy&kind=bundle",
+        "pageSize=1e3",
+    ],
 )
 def test_an_invalid_filter_is_rejected(rest: Rest, query: str) -> None:
     assert get_error_code(rest.client.get(f"/api/tools?{query}")) == (400, "invalid")
@@ -258,7 +296,10 @@ def test_versions_of_a_stored_tool_are_listed_and_can_be_disabled(rest: Rest) ->
     for version in ("1.0", "2.0"):
         rest.tool(bundle, "now", version)
     name = f"{slug}.now"
-    assert [entry["version"] for entry in rest.get(f"/api/tools/{name}")["versions"]] == ["1.0", "2.0"]
+    assert [entry["version"] for entry in rest.get(f"/api/tools/{name}")["versions"]] == [
+        "1.0",
+        "2.0",
+    ]
     assert rest.get(f"/api/tools/{name.replace('-', '_')}")["name"] == name
     assert rest.switch(f"/api/tools/{name}@2.0", on=False)["isEnabled"] is False
     assert rest.get(f"/api/tools/{name}")["isEnabled"] is True
@@ -267,7 +308,10 @@ def test_versions_of_a_stored_tool_are_listed_and_can_be_disabled(rest: Rest) ->
     assert rest.switch(f"/api/tools/{name}", on=False)["isEnabled"] is False
     rest.switch(bundle, on=False)
     assert get_error_code(call(rest, name)) == (409, "bundle_disabled")
-    assert get_error_code(rest.send("PATCH", f"/api/tools/{name}", {"isEnabled": True})) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PATCH", f"/api/tools/{name}", {"isEnabled": True})) == (
+        409,
+        "bundle_disabled",
+    )
 
 
 def test_disabling_a_tool_persists_and_reaches_other_servers(tmp_path: Path) -> None:
@@ -283,7 +327,9 @@ def test_disabling_a_tool_persists_and_reaches_other_servers(tmp_path: Path) -> 
         assert call(again.rest, "sample.give").status_code == 200
 
 
-@pytest.mark.parametrize("name", ["none.such", "a b", "sample.give@9", "x" * 3000, "ünïcode.ツ", "<script>", "%25"])
+@pytest.mark.parametrize(
+    "name", ["none.such", "a b", "sample.give@9", "x" * 3000, "ünïcode.ツ", "<script>", "%25"]
+)
 def test_unknown_tools_and_packs_are_not_found(rest: Rest, name: str) -> None:
     tool, pack = f"/api/tools/{quote(name)}", f"/api/packs/{quote(name)}"
     assert get_error_code(rest.client.get(tool)) == (404, "not_found")
@@ -292,7 +338,9 @@ def test_unknown_tools_and_packs_are_not_found(rest: Rest, name: str) -> None:
     assert get_error_code(rest.send("PATCH", pack, {"isEnabled": True})) == (404, "not_found")
 
 
-@pytest.mark.parametrize("body", [{}, {"isEnabled": "yes"}, {"isEnabled": 1}, {"isEnabled": True, "more": 1}, []])
+@pytest.mark.parametrize(
+    "body", [{}, {"isEnabled": "yes"}, {"isEnabled": 1}, {"isEnabled": True, "more": 1}, []]
+)
 def test_a_patch_accepts_only_is_enabled(rest: Rest, body: object) -> None:
     assert get_error_code(rest.send("PATCH", "/api/tools/sample.search", body)) == (400, "invalid")
     assert get_error_code(rest.send("PATCH", "/api/packs/sample", body)) == (400, "invalid")
@@ -314,7 +362,9 @@ def test_ten_thousand_tools_are_paginated_efficiently(tmp_path: Path) -> None:
         backend = server.onetool.registry.find("ot.version").backend
         for number in range(10_000):
             name = f"many{number % 50}.tool{number:05}"
-            server.onetool.bus.register_tool(Tool(name, backend, made, description=f"The {number}th."))
+            server.onetool.bus.register_tool(
+                Tool(name, backend, made, description=f"The {number}th.")
+            )
         page = server.rest.get("/api/tools", pageSize=256, pack="many7")
         assert (len(page["tools"]), page["total"]) == (200, 200)
         assert len(looked_at) <= 3 * 200
@@ -324,26 +374,42 @@ def test_ten_thousand_tools_are_paginated_efficiently(tmp_path: Path) -> None:
         assert set(server.onetool.registry.names()) <= set(names)
         packs = {pack["name"]: pack["toolCount"] for pack in server.rest.get("/api/packs")["packs"]}
         assert packs["many49"] == 200
-        assert server.rest.get("/api/tools", q="tool04321", pageSize=1)["tools"][0]["name"] == "many21.tool04321"
+        assert (
+            server.rest.get("/api/tools", q="tool04321", pageSize=1)["tools"][0]["name"]
+            == "many21.tool04321"
+        )
 
 
-# --- calls ----------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def test_a_tool_is_called_by_name(rest: Rest) -> None:
-    assert call(rest, "sample.search", {"query": "x"}).json() == {"ok": True, "value": {"query": "x", "count": 5}}
-    assert call(rest, "sample.give", {"value": f"it is {SECRET}"}).json()["value"] == "it is [REDACTED]"
+    assert call(rest, "sample.search", {"query": "x"}).json() == {
+        "ok": True,
+        "value": {"query": "x", "count": 5},
+    }
+    assert (
+        call(rest, "sample.give", {"value": f"it is {SECRET}"}).json()["value"]
+        == "it is [REDACTED]"
+    )
     assert get_error_code(call(rest, "sample.search", {"nope": 1})) == (400, "invalid")
-    assert get_error_code(call(rest, "fs.write", {"path": "a", "content": "b"})) == (403, "permission_denied")
+    assert get_error_code(call(rest, "fs.write", {"path": "a", "content": "b"})) == (
+        403,
+        "permission_denied",
+    )
     failed = call(rest, "fs.read", {"path": "no such file"})
     assert failed.status_code == 200
     assert failed.json()["ok"] is False
 
 
-@pytest.mark.parametrize("body", [{"args": []}, {"arguments": {}}, {"args": {}, "x": 1}, "text", None])
+@pytest.mark.parametrize(
+    "body", [{"args": []}, {"arguments": {}}, {"args": {}, "x": 1}, "text", None]
+)
 def test_a_call_accepts_only_args(rest: Rest, body: object) -> None:
     answer = rest.client.post(
-        "/api/tools/sample.give/call", content=json.dumps(body), headers={"content-type": "application/json"}
+        "/api/tools/sample.give/call",
+        content=json.dumps(body),
+        headers={"content-type": "application/json"},
     )
     assert get_error_code(answer) == (400, "invalid")
 
@@ -355,7 +421,9 @@ def test_an_event_stream_starts_with_progress(rest: Rest, waiting: Waiting) -> N
 
 
 def test_an_event_stream_ends_with_the_outcome(rest: Rest) -> None:
-    with open_stream(rest, "POST", "/api/tools/sample.give/call", {"args": {"value": "a\nb\u2028c"}}) as events:
+    with open_stream(
+        rest, "POST", "/api/tools/sample.give/call", {"args": {"value": "a\nb\u2028c"}}
+    ) as events:
         assert list(events) == [("result", {"ok": True, "value": "a\nb\u2028c"})]
     rejected = call(rest, "sample.search", {"wrong": 1}, headers=EVENTS)
     assert get_error_code(rejected) == (400, "invalid")
@@ -367,14 +435,22 @@ def test_an_event_stream_ends_with_the_outcome(rest: Rest) -> None:
 def test_a_disabled_tool_is_reported_before_invalid_arguments(rest: Rest) -> None:
     stored = rest.tool(rest.bundle(), argSchema={"type": "object", "required": ["value"]})
     for headers in ({}, EVENTS):
-        assert get_error_code(rest.send("POST", f"{stored}/invoke", {"args": {}}, headers=headers)) == (400, "invalid")
+        assert get_error_code(
+            rest.send("POST", f"{stored}/invoke", {"args": {}}, headers=headers)
+        ) == (400, "invalid")
     rest.switch(stored, on=False)
     rest.send("PATCH", "/api/tools/sample.search", {"isEnabled": False})
     for headers in ({}, EVENTS):
         answer = rest.send("POST", f"{stored}/invoke", {"args": {}}, headers=headers)
         assert get_error_code(answer) == (409, "tool_disabled")
-        assert get_error_code(call(rest, "sample.search", {"wrong": 1}, headers=headers)) == (409, "tool_disabled")
-        assert get_error_code(call(rest, "sample.nothing", {"wrong": 1}, headers=headers)) == (404, "not_found")
+        assert get_error_code(call(rest, "sample.search", {"wrong": 1}, headers=headers)) == (
+            409,
+            "tool_disabled",
+        )
+        assert get_error_code(call(rest, "sample.nothing", {"wrong": 1}, headers=headers)) == (
+            404,
+            "not_found",
+        )
     rest.send("PATCH", "/api/tools/sample.search", {"isEnabled": True})
 
 
@@ -395,14 +471,16 @@ def send_and_disconnect(rest: Rest, path: str, body: object) -> Iterator[None]:
         yield
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
 def test_a_run_returns_the_same_as_over_mcp(rest: Rest) -> None:
     answer = run(rest, "print('hello')\nsample.give(value=[1, 2])")
     assert answer["blocks"] == ["hello\n", "[1,2]"]
     assert answer["isError"] is False
-    assert rest.send("POST", "/api/run", {"command": "{'a': 1}", "format": "yml"}).json()["blocks"] == ["{a: 1}"]
+    assert rest.send("POST", "/api/run", {"command": "{'a': 1}", "format": "yml"}).json()[
+        "blocks"
+    ] == ["{a: 1}"]
     failed = run(rest, "1 / 0")
     assert (failed["isError"], failed["error"]) == (True, "execution_error")
     assert "ZeroDivisionError" in failed["blocks"][-1]
@@ -411,7 +489,15 @@ def test_a_run_returns_the_same_as_over_mcp(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"command": 1}, {"command": None}, {"command": "1", "format": "xml"}, {"command": "1", "x": 1}, []]
+    "body",
+    [
+        {},
+        {"command": 1},
+        {"command": None},
+        {"command": "1", "format": "xml"},
+        {"command": "1", "x": 1},
+        [],
+    ],
 )
 def test_a_run_requires_a_command(rest: Rest, body: object) -> None:
     assert get_error_code(rest.send("POST", "/api/run", body)) == (400, "invalid")
@@ -420,7 +506,9 @@ def test_a_run_requires_a_command(rest: Rest, body: object) -> None:
 def test_output_is_streamed_during_the_run(rest: Rest, waiting: Waiting) -> None:
     code = "import os\nprint('pid', os.getpid(), flush=True)\nsample.wait()"
     with open_stream(rest, "POST", "/api/run", {"command": code}) as received:
-        events = ((name, data) for name, data in received if name != "progress")  # progress arrives at any time
+        events = (
+            (name, data) for name, data in received if name != "progress"
+        )  # progress arrives at any time
         (first, started), (second, printed) = next(events), next(events)
         assert (first, second) == ("start", "output")
         assert next(events) == ("call", {"state": "began", "number": 0, "name": "sample.wait"})
@@ -440,14 +528,19 @@ def test_output_is_streamed_as_printed(rest: Rest) -> None:
             if name == "output":
                 received.append((time.time(), data["text"]))
     times = [float(text) for _, text in received]
-    assert [at < following for (at, _), following in zip(received, times[1:], strict=False)] == [True, True]
+    assert [at < following for (at, _), following in zip(received, times[1:], strict=False)] == [
+        True,
+        True,
+    ]
 
 
 def test_a_disconnect_ends_a_run_without_a_stream(rest: Rest, waiting: Waiting) -> None:
     with send_and_disconnect(rest, "/api/run", {"command": "sample.wait()"}):
         assert waiting.began.wait(TIMEOUT_SECONDS)
     assert waiting.was_cancelled.wait(TIMEOUT_SECONDS)
-    assert eventually(lambda: all(one["state"] != "running" for one in rest.get("/api/runs")["runs"]))
+    assert eventually(
+        lambda: all(one["state"] != "running" for one in rest.get("/api/runs")["runs"])
+    )
 
 
 def test_a_secret_is_redacted_across_chunks(rest: Rest) -> None:
@@ -465,7 +558,9 @@ print('-and-', {SECRET[:10]!r}, flush=True)
 
 
 def test_a_stream_ends_with_the_result_of_a_plain_run(rest: Rest) -> None:
-    with open_stream(rest, "POST", "/api/run", {"command": "print('a')\nsample.give(value='\\ud800')"}) as events:
+    with open_stream(
+        rest, "POST", "/api/run", {"command": "print('a')\nsample.give(value='\\ud800')"}
+    ) as events:
         found = dict(events)
     assert found["result"]["runID"] == found["start"]["runID"]
     assert found["result"]["blocks"][0] == "a\n"
@@ -477,16 +572,25 @@ def test_a_stream_ends_with_the_result_of_a_plain_run(rest: Rest) -> None:
 
 
 def test_large_output_is_complete(rest: Rest) -> None:
-    with open_stream(rest, "POST", "/api/run", {"command": "for n in range(20000): print(n)"}) as events:
+    with open_stream(
+        rest, "POST", "/api/run", {"command": "for n in range(20000): print(n)"}
+    ) as events:
         printed = "".join(data["text"] for name, data in events if name == "output")
     assert printed.split() == [str(number) for number in range(20000)]
 
 
 def test_a_timeline_shows_concurrent_calls(rest: Rest) -> None:
-    code = "sample.give(value=1)\not.parallel([lambda: sample.search(query='a'), lambda: sample.search(query='b')])"
+    code = (
+        "sample.give(value=1)\not.parallel([lambda: sample.search(query='a'), lambda:"
+        " sample.search(query='b')])"
+    )
     run_id = run(rest, code)["runID"]
     timeline = rest.get(f"/api/runs/{run_id}")
-    assert [entry["name"] for entry in timeline["calls"]] == ["sample.give", "sample.search", "sample.search"]
+    assert [entry["name"] for entry in timeline["calls"]] == [
+        "sample.give",
+        "sample.search",
+        "sample.search",
+    ]
     assert timeline["state"] == "done"
     assert timeline["command"] == code
     assert all(entry["durationMs"] is not None for entry in timeline["calls"])
@@ -501,7 +605,9 @@ def test_recent_runs_persist_and_are_visible_to_other_servers(tmp_path: Path) ->
         (seen,) = other.rest.get("/api/runs")["runs"]
         assert (seen["id"], seen["client"], seen["callCount"]) == (run_id, "http", 1)
     with serve_app(tmp_path, {}) as after:
-        assert [entry["name"] for entry in after.rest.get(f"/api/runs/{run_id}")["calls"]] == ["machine.now"]
+        assert [entry["name"] for entry in after.rest.get(f"/api/runs/{run_id}")["calls"]] == [
+            "machine.now"
+        ]
 
 
 @pytest.mark.parametrize("path", ["/api/tools/machine.now", "/api/packs/machine"])
@@ -513,7 +619,10 @@ def test_a_patch_respects_if_match(rest: Rest, path: str) -> None:
     assert (off.status_code, off.json()["isEnabled"]) == (200, False), off.text
     late = rest.send("PATCH", path, {"isEnabled": False}, headers={"if-match": before})
     assert get_error_code(late) == (412, "precondition_failed")
-    assert late.json()["error"]["details"]["etag"].partition("-")[0] == off.headers["etag"].partition("-")[0]
+    assert (
+        late.json()["error"]["details"]["etag"].partition("-")[0]
+        == off.headers["etag"].partition("-")[0]
+    )
     unwanted = rest.send("PATCH", path, {"isEnabled": True}, headers={"if-none-match": "*"})
     assert get_error_code(unwanted) == (412, "precondition_failed")
     on = rest.send("PATCH", path, {"isEnabled": True}, headers={"if-match": off.headers["etag"]})
@@ -539,7 +648,7 @@ def test_activity_is_streamed_live(rest: Rest) -> None:
     assert rest.client.head("/api/activity").headers["content-type"] == "text/event-stream"
 
 
-# --- results --------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def store_result(rest: Rest, **options: Any) -> str:
@@ -555,23 +664,44 @@ def test_a_large_result_is_read_by_its_handle(rest: Rest) -> None:
     assert rest.get(path, search="line 500", fuzzy="true", limit=1)["lines"] == ["line 500"]
     assert rest.get(path, unit="chars", limit=4)["lines"] == ["line"]
     assert rest.get(path, limit="9" * 30)["returned"] == 1000
-    for wrong in ("offset=0", "limit=-1", "limit=x", "unit=words", "fuzzy=maybe", "search=(", "offset=1.0"):
+    for wrong in (
+        "offset=0",
+        "limit=-1",
+        "limit=x",
+        "unit=words",
+        "fuzzy=maybe",
+        "search=(",
+        "offset=1.0",
+    ):
         assert get_error_code(rest.client.get(f"{path}?{wrong}")) == (400, "invalid"), wrong
 
 
-def test_unknown_foreign_and_expired_handles_give_the_same_error(server: ServedApp, rest: Rest) -> None:
+def test_unknown_foreign_and_expired_handles_give_the_same_error(
+    server: ServedApp, rest: Rest
+) -> None:
     foreign = store_result(rest, headers=build_auth_header(READER))
-    assert rest.client.get(f"/api/results/{foreign}", headers=build_auth_header(READER)).status_code == 200
+    assert (
+        rest.client.get(f"/api/results/{foreign}", headers=build_auth_header(READER)).status_code
+        == 200
+    )
     expired = store_result(rest)
     for file in (server.onetool.directories.data / "tmp").glob(f"result-{expired}*"):
         text = file.read_bytes()
         if file.name.endswith(".meta.json"):
-            file.write_text(json.dumps({**json.loads(text), "created_at": "2020-01-01T00:00:00+00:00"}))
+            file.write_text(
+                json.dumps({**json.loads(text), "created_at": "2020-01-01T00:00:00+00:00"})
+            )
     handles = [foreign, expired, "0" * 32, "..", "x" * 2000, "%00"]
     answers = [rest.client.get(f"/api/results/{handle}") for handle in handles[:3]]
     assert {(answer.status_code, answer.text) for answer in answers} == {(404, answers[0].text)}
-    assert all(rest.client.get(f"/api/results/{quote(handle)}").status_code in {400, 404} for handle in handles[3:])
-    assert rest.client.get(f"/api/results/{foreign}", headers=build_auth_header(WRITER)).text == answers[0].text
+    assert all(
+        rest.client.get(f"/api/results/{quote(handle)}").status_code in {400, 404}
+        for handle in handles[3:]
+    )
+    assert (
+        rest.client.get(f"/api/results/{foreign}", headers=build_auth_header(WRITER)).text
+        == answers[0].text
+    )
 
 
 def test_media_that_could_contain_scripts_are_downloaded(server: ServedApp, rest: Rest) -> None:
@@ -591,7 +721,7 @@ def test_media_that_could_contain_scripts_are_downloaded(server: ServedApp, rest
     assert shown[0]["mimeType"] == "image/png"
 
 
-# --- agents ---------------------------------------------------------------------------------------------------------
+# --- agents ---------------------------------------------------------------------------------------
 
 
 def test_agents_do_not_see_each_others_runs(rest: Rest) -> None:
@@ -629,7 +759,9 @@ def test_an_agent_sees_only_tools_that_it_may_call(rest: Rest) -> None:
     assert {entry["pack"] for entry in listed["tools"]} == {"sample", "machine", "ot"}
     packs = rest.client.get("/api/packs", headers=as_reader).json()["packs"]
     assert {entry["name"] for entry in packs} == {"sample", "machine", "ot"}
-    found = rest.client.get("/api/tools", params={"q": "read a file", "pageSize": 256}, headers=as_reader).json()
+    found = rest.client.get(
+        "/api/tools", params={"q": "read a file", "pageSize": 256}, headers=as_reader
+    ).json()
     assert not [entry for entry in found["tools"] if entry["pack"] == "fs"]
     for answer in (
         rest.client.get("/api/tools/fs.read", headers=as_reader),
@@ -653,12 +785,19 @@ def test_changes_need_the_write_permission(rest: Rest) -> None:
             403,
             "permission_denied",
         )
-        assert rest.send(method, path, body, headers=build_auth_header(WRITER)).status_code in {200, 201}
-        assert get_error_code(rest.send(method, path, body, headers=build_auth_header("ot_lost"))) == (
+        assert rest.send(method, path, body, headers=build_auth_header(WRITER)).status_code in {
+            200,
+            201,
+        }
+        assert get_error_code(
+            rest.send(method, path, body, headers=build_auth_header("ot_lost"))
+        ) == (
             403,
             "permission_denied",
         )
-        assert get_error_code(rest.send(method, path, body, headers=build_auth_header("ot_wrong"))) == (
+        assert get_error_code(
+            rest.send(method, path, body, headers=build_auth_header("ot_wrong"))
+        ) == (
             401,
             "unauthorized",
         )
@@ -670,7 +809,7 @@ def test_changes_need_the_write_permission(rest: Rest) -> None:
     assert get_error_code(lost) == (403, "permission_denied")
 
 
-# --- statistics -----------------------------------------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------------------
 
 
 def test_statistics_can_be_filtered(rest: Rest) -> None:
@@ -703,14 +842,16 @@ def test_readyz_reports_an_invalid_configuration(tmp_path: Path) -> None:
                 answer = client.get("/readyz")
                 assert get_error_code(answer) == (503, "busy")
                 assert str(tmp_path) not in answer.text
-                assert get_error_code(client.patch("/api/tools/ot.help", json={"isEnabled": True})) == (503, "busy")
+                assert get_error_code(
+                    client.patch("/api/tools/ot.help", json={"isEnabled": True})
+                ) == (503, "busy")
                 received = client.post("/api/run", json={"command": "1"}).json()
                 assert (received["runID"], received["error"]) == (None, "config_error")
             portal.call(server.stop)
             running.result(TIMEOUT_SECONDS)
 
 
-# --- import and export ----------------------------------------------------------------------------------------------
+# --- import and export ----------------------------------------------------------------------------
 
 PETS: JsonObject = {
     "openapi": "3.1.0",
@@ -723,7 +864,9 @@ PETS: JsonObject = {
         "/pets/{id}": {
             "get": {
                 "operationId": "getPet",
-                "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}],
+                "parameters": [
+                    {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+                ],
                 "responses": {"200": {"description": "ok"}},
             }
         },
@@ -753,10 +896,23 @@ def test_authentication_and_headers_are_added_to_a_document(rest: Rest) -> None:
     answer = rest.send("POST", f"/api/import?{query}", document)
     assert answer.status_code == 201, answer.text
     assert answer.json()["secrets"] == [f"{slug.upper().replace('-', '_')}_AUTH"]
-    stored = rest.get(f"/tools/bundles/{answer.json()['bundle']['id']}/tools/list-pets/version/1.2")["httpImpl"]
-    assert (stored["headers"], stored["auth"]["type"]) == ({"X-Version": "2", "X-Kind": "pets"}, "bearer")
-    for parameter in ("auth=digest", "header=X-Token:+abc", "header=X-City:+${city}", "auth=basic&auth=bearer"):
-        assert get_error_code(rest.send("POST", f"/api/import?{parameter}", document)) == (400, "invalid")
+    stored = rest.get(
+        f"/tools/bundles/{answer.json()['bundle']['id']}/tools/list-pets/version/1.2"
+    )["httpImpl"]
+    assert (stored["headers"], stored["auth"]["type"]) == (
+        {"X-Version": "2", "X-Kind": "pets"},
+        "bearer",
+    )
+    for parameter in (
+        "auth=digest",
+        "header=X-Token:+abc",
+        "header=X-City:+${city}",
+        "auth=basic&auth=bearer",
+    ):
+        assert get_error_code(rest.send("POST", f"/api/import?{parameter}", document)) == (
+            400,
+            "invalid",
+        )
 
 
 def test_a_bundle_can_be_exported_and_imported(rest: Rest) -> None:
@@ -780,12 +936,15 @@ def test_a_failed_import_changes_nothing(tmp_path: Path) -> None:
     with serve_app(tmp_path, {"bundles": {"maxTools": 1}}) as server:
         rejected = server.rest.send("POST", "/api/import?name=pets", PETS)
         assert get_error_code(rejected) == (413, "too_large")
-        assert "pets" not in {entry["slug"] for entry in server.rest.all("/tools/bundles", "bundles")}
+        assert "pets" not in {
+            entry["slug"] for entry in server.rest.all("/tools/bundles", "bundles")
+        }
         assert "pets" not in {pack["name"] for pack in server.rest.get("/api/packs")["packs"]}
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"PK\x03\x04nonsense", b"\xff\xfe", b"{", b"[" * 100_000, b"openapi: 9", b"- a"]
+    "content",
+    [b"", b"PK\x03\x04nonsense", b"\xff\xfe", b"{", b"[" * 100_000, b"openapi: 9", b"- a"],
 )
 def test_other_documents_are_rejected(rest: Rest, content: bytes) -> None:
     assert get_error_code(rest.client.post("/api/import", content=content)) == (400, "invalid")
@@ -793,7 +952,9 @@ def test_other_documents_are_rejected(rest: Rest, content: bytes) -> None:
 
 def test_archive_names_are_encoded_in_the_header(rest: Rest) -> None:
     bundle = rest.bundle(f"бандл-{os.urandom(4).hex()}")
-    disposition = rest.client.get(f"/api/bundles/{bundle.rpartition('/')[2]}/export").headers["content-disposition"]
+    disposition = rest.client.get(f"/api/bundles/{bundle.rpartition('/')[2]}/export").headers[
+        "content-disposition"
+    ]
     assert disposition.isascii()
     assert "filename*=UTF-8''%D0%B1" in disposition
 

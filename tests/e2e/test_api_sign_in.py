@@ -1,4 +1,6 @@
-"""Signing in to an API: imported HTTP tools with OAuth get tokens, which are refreshed, and only for their origin."""
+"""Signing in to an API: imported HTTP tools with OAuth get tokens, which are refreshed, and only
+for their origin.
+"""
 
 import json
 from collections.abc import Iterator
@@ -22,14 +24,25 @@ def configure_api(home: Path, server: AuthorizationServer, **auth: Any) -> None:
     settings = {
         "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True},
         "tools": {
-            "notes": {"auth": {"client_id": "app", "client_secret": "app-secret", "issuer": server.issuer, **auth}}
+            "notes": {
+                "auth": {
+                    "client_id": "app",
+                    "client_secret": "app-secret",
+                    "issuer": server.issuer,
+                    **auth,
+                }
+            }
         },
     }
     configure(home, yaml.safe_dump(settings))
 
 
 def write_document(home: Path, server: AuthorizationServer, scheme: dict[str, Any]) -> Path:
-    operation = {"operationId": "me", "responses": {"200": {"description": "me"}}, "security": [{"o": ["read"]}]}
+    operation = {
+        "operationId": "me",
+        "responses": {"200": {"description": "me"}},
+        "security": [{"o": ["read"]}],
+    }
     document = {
         "openapi": "3.0.3",
         "info": {"title": "Notes", "version": "1"},
@@ -42,10 +55,18 @@ def write_document(home: Path, server: AuthorizationServer, scheme: dict[str, An
     return file
 
 
-def test_imported_tools_use_a_sign_in_and_refresh_it(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_imported_tools_use_a_sign_in_and_refresh_it(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     configure_api(tmp_path, server)
-    urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
-    file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
+    urls = {
+        "authorizationUrl": f"{server.issuer}/authorize",
+        "tokenUrl": f"{server.issuer}/token",
+        "scopes": {},
+    }
+    file = write_document(
+        tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}}
+    )
     imported = run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
     assert "onetool login notes" in imported.stdout, imported.stdout + imported.stderr
     before = run_cli(tmp_path, "call", "notes.me", "--json")
@@ -95,16 +116,22 @@ def test_a_secret_is_sent_to_the_issuer_of_the_settings_only(
         assert not evil.counts
 
 
-def test_endpoints_below_an_issuer_without_metadata_are_used(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_endpoints_below_an_issuer_without_metadata_are_used(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     configure_api(tmp_path, server, grant="client_credentials")
     server.knobs.has_metadata = False
     flow = {"tokenUrl": f"{server.issuer}/token", "scopes": {}}
-    file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"clientCredentials": flow}})
+    file = write_document(
+        tmp_path, server, {"type": "oauth2", "flows": {"clientCredentials": flow}}
+    )
     run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
     assert json.loads(run_cli(tmp_path, "call", "notes.me").stdout) == {"user": "app"}
 
 
-def test_two_bundles_of_one_origin_do_not_share_a_sign_in(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_two_bundles_of_one_origin_do_not_share_a_sign_in(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     configure_api(tmp_path, server, grant="client_credentials")
     url = f"{server.issuer}/.well-known/oauth-authorization-server"
     file = write_document(tmp_path, server, {"type": "openIdConnect", "openIdConnectUrl": url})
@@ -118,21 +145,38 @@ def test_two_bundles_of_one_origin_do_not_share_a_sign_in(tmp_path: Path, server
     assert notes["error"]["type"] == "sign_in_required"
 
 
-def test_a_token_is_sent_to_the_origin_of_its_sign_in_only(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_a_token_is_sent_to_the_origin_of_its_sign_in_only(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     """Another tool of the bundle, for another origin, does not get the token."""
     configure_api(tmp_path, server)
-    urls = {"authorizationUrl": f"{server.issuer}/authorize", "tokenUrl": f"{server.issuer}/token", "scopes": {}}
-    file = write_document(tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}})
+    urls = {
+        "authorizationUrl": f"{server.issuer}/authorize",
+        "tokenUrl": f"{server.issuer}/token",
+        "scopes": {},
+    }
+    file = write_document(
+        tmp_path, server, {"type": "oauth2", "flows": {"authorizationCode": urls}}
+    )
     run_cli(tmp_path, "import", str(file), "--name", "notes", "--user")
     login(tmp_path, "notes")
     stored = next((tmp_path / ".onetool" / "bundles").rglob("me@*.json"))
     data = json.loads(stored.read_text(encoding="utf-8"))
-    step = {"name": "first", **{key: data["httpImpl"][key] for key in ("method", "urlTemplate", "auth")}}
-    elsewhere = f"{server.issuer}/api/other"  # another port is another origin; there is nothing there
+    step = {
+        "name": "first",
+        **{key: data["httpImpl"][key] for key in ("method", "urlTemplate", "auth")},
+    }
+    elsewhere = (  # another port is another origin; there is nothing there
+        f"{server.issuer}/api/other"
+    )
     data["httpImpl"] |= {"urlTemplate": elsewhere, "steps": [step]}
     stored.write_text(json.dumps(data), encoding="utf-8")
-    assert eventually(lambda: "sign_in_required" in run_cli(tmp_path, "call", "notes.me", "--json").stdout)
+    assert eventually(
+        lambda: "sign_in_required" in run_cli(tmp_path, "call", "notes.me", "--json").stdout
+    )
     del data["httpImpl"]["auth"]["oauth"]  # the secret alone does not stand for the token
     stored.write_text(json.dumps(data), encoding="utf-8")
-    assert eventually(lambda: "is not set" in run_cli(tmp_path, "call", "notes.me", "--json").stdout)
+    assert eventually(
+        lambda: "is not set" in run_cli(tmp_path, "call", "notes.me", "--json").stdout
+    )
     assert server.counts["other"] == 0

@@ -1,4 +1,6 @@
-"""People answer waiting calls: in a terminal, with a token, and over REST; and they are told that calls wait."""
+"""People answer waiting calls: in a terminal, with a token, and over REST; and they are told that
+calls wait.
+"""
 
 import json
 import os
@@ -47,7 +49,10 @@ def data(home: Path) -> Path:
 
 
 def test_a_person_approves_in_the_terminal(home: Path) -> None:
-    calls = [make_call(n, "gh.create_issue", repo="me/app", title=f"n{n}\u202e\x1b[2J {SECRET}") for n in (1, 2)]
+    calls = [
+        make_call(n, "gh.create_issue", repo="me/app", title=f"n{n}\u202e\x1b[2J {SECRET}")
+        for n in (1, 2)
+    ]
     run = store_run(data(home), *calls)
     listed = run_cli(home, "approvals")
     assert run in listed.stdout
@@ -57,7 +62,10 @@ def test_a_person_approves_in_the_terminal(home: Path) -> None:
     status, shown = answer_in_terminal(home, "n", "approve", run)
     assert status == 1
     assert "not confirmed" in shown
-    assert read_states(data(home), run) == ["pending", "pending"], "standard input is not the person"
+    assert read_states(data(home), run) == [
+        "pending",
+        "pending",
+    ], "standard input is not the person"
     status, shown = answer_in_terminal(home, "y", "approve", run[:10], "--call", "2")
     assert status == 0, shown
     assert 'repo: "me/app"' in shown
@@ -94,13 +102,17 @@ def test_without_a_terminal_a_token_of_scope_approve_is_required(home: Path) -> 
     assert done.returncode == 0, done.stderr
     assert read_states(data(home), run) == ["rejected"]
     shown_run = json.loads(run_cli(home, "runs", "show", run, "--json").stdout)
-    assert [(call["by"], call["reason"]) for call in shown_run["recorded"]] == [("token approve", "too many")]
+    assert [(call["by"], call["reason"]) for call in shown_run["recorded"]] == [
+        ("token approve", "too many")
+    ]
     again = in_background(home, "reject", run, "--token", TOKENS["approve"])
     assert again.returncode == 1
     assert "were answered" in again.stderr
 
 
-def in_background(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def in_background(
+    home: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command without a controlling terminal, as an assistant does."""
     return subprocess.run(
         [PROGRAM, *arguments], cwd=home, env={**environment(home), **variables}, input="y\ny\n", capture_output=True,
@@ -109,7 +121,10 @@ def in_background(home: Path, *arguments: str, **variables: str) -> subprocess.C
 
 
 def test_a_grant_shows_what_it_covers_and_is_stored(home: Path) -> None:
-    calls = [make_call(n, "gh.create_issue", repo=repo) for n, repo in enumerate(("me/a", "me/b", "you/c"), 1)]
+    calls = [
+        make_call(n, "gh.create_issue", repo=repo)
+        for n, repo in enumerate(("me/a", "me/b", "you/c"), 1)
+    ]
     run = store_run(data(home), *calls)
     pattern = 'gh.create_issue(repo="me/*")'
     status, shown = answer_in_terminal(
@@ -121,17 +136,26 @@ def test_a_grant_shows_what_it_covers_and_is_stored(home: Path) -> None:
     store = RunStore(data(home))
     (grant,) = store.list_grants("default", "r_other")
     store.close()
-    assert (grant.tool, grant.arguments, grant.left, grant.run) == ("gh.create_issue", {"repo": "me/*"}, 5, None)
+    assert (grant.tool, grant.arguments, grant.left, grant.run) == (
+        "gh.create_issue",
+        {"repo": "me/*"},
+        5,
+        None,
+    )
     assert grant.varying == ()
     assert 7100 < grant.expires - time.time() < 7300
-    bad = in_background(home, "approve", run, "--grant", "gh.create_issue(open('x'))", "--token", TOKENS["approve"])
+    bad = in_background(
+        home, "approve", run, "--grant", "gh.create_issue(open('x'))", "--token", TOKENS["approve"]
+    )
     assert "invalid pattern" in bad.stderr
     assert in_background(home, "approve", run, "--count", "5").returncode == 2
 
 
 def test_the_environment_of_the_command_proves_nothing(home: Path) -> None:
     run = store_run(data(home), make_call(1, "gh.create_issue"))
-    configure(home, SETTINGS.replace("]}\n", ", {name: env, token_env: MINE, scope: approve}]}\n", 1))
+    configure(
+        home, SETTINGS.replace("]}\n", ", {name: env, token_env: MINE, scope: approve}]}\n", 1)
+    )
     mine = f'[{{"name": "mine", "hash": "{hash_token("ot_mine")}", "scope": "approve"}}]'
     own = {"MINE": "ot_env", "ONETOOL_AUTH__TOKENS": mine, "ONETOOL_TOKEN": "ot_mine"}
     for token in ("ot_env", "ot_mine"):
@@ -142,7 +166,11 @@ def test_the_environment_of_the_command_proves_nothing(home: Path) -> None:
 
 
 def test_the_outcome_of_an_interrupted_call_is_recorded(home: Path) -> None:
-    run = store_run(data(home), make_call(4, "gh.create_issue", CallState.UNKNOWN, repo="a"), state=RunState.HALTED)
+    run = store_run(
+        data(home),
+        make_call(4, "gh.create_issue", CallState.UNKNOWN, repo="a"),
+        state=RunState.HALTED,
+    )
     token = ("--token", TOKENS["approve"])
     done = in_background(home, "approve", run, *token)
     assert "nobody knows whether it happened" in done.stderr
@@ -153,7 +181,10 @@ def test_the_outcome_of_an_interrupted_call_is_recorded(home: Path) -> None:
 
 
 def test_commands_that_wait_exit_with_status_3(home: Path) -> None:
-    settings = "agents: {default: {permissions: [read, write], policy: ask-writes}}\napprovals: {wait: 0}\n"
+    settings = (
+        "agents: {default: {permissions: [read, write], policy: ask-writes}}\napprovals: {wait:"
+        " 0}\n"
+    )
     configure(home, settings)
     call = ("call", "fs.write", "path=a.txt", "content=x")
     for options in ((), ("--json",)):
@@ -170,7 +201,10 @@ def test_commands_that_wait_exit_with_status_3(home: Path) -> None:
 
 
 def test_a_run_in_a_terminal_asks_there(home: Path) -> None:
-    settings = "agents: {{default: {{permissions: [read, write], policy: ask-writes, approvals: {{via: [{}]}}}}}}\n"
+    settings = (
+        "agents: {{default: {{permissions: [read, write], policy: ask-writes, approvals: {{via:"
+        " [{}]}}}}}}\n"
+    )
     configure(home, settings.format("cli") + "approvals: {wait: 60}\n")
     code = "fs.write(path='a.txt', content='x')\nfs.write(path='b.txt', content='x')\n'done'"
     status, shown = answer_in_terminal(home, "y", "run", code)
@@ -191,7 +225,10 @@ def test_a_run_in_a_terminal_asks_there(home: Path) -> None:
 
 
 def test_a_call_in_a_terminal_asks_there(home: Path) -> None:
-    settings = "agents: {{default: {{permissions: [read, write], policy: ask-writes, approvals: {{via: [{}]}}}}}}\n"
+    settings = (
+        "agents: {{default: {{permissions: [read, write], policy: ask-writes, approvals: {{via:"
+        " [{}]}}}}}}\n"
+    )
     configure(home, settings.format("cli"))
     call = ("call", "fs.write", "content=x")
     status, shown = answer_in_terminal(home, "y", *call, "path=a.txt")
@@ -200,7 +237,11 @@ def test_a_call_in_a_terminal_asks_there(home: Path) -> None:
     assert '     path: "a.txt"' in shown
     assert (home / "a.txt").read_text() == "x"
     (decision,) = [each for each in read_audit(home) if each["name"] == "decision"]
-    assert (decision["via"], decision["transport"], decision["decision"]) == ("cli", "cli", "approve")
+    assert (decision["via"], decision["transport"], decision["decision"]) == (
+        "cli",
+        "cli",
+        "approve",
+    )
     status, shown = answer_in_terminal(home, "n", *call, "path=b.txt")
     assert status == 1
     assert "rejected fs.write" in shown
@@ -226,9 +267,15 @@ def test_only_the_places_of_the_agent_approve(home: Path) -> None:
 def test_a_decision_that_cannot_be_recorded_is_not_made(home: Path) -> None:
     configure(home, SETTINGS + "audit: {file: /dev/full}\n")
     run = store_run(data(home), make_call(1, "gh.create_issue"))
-    halted = store_run(data(home), make_call(1, "gh.create_issue", CallState.UNKNOWN), state=RunState.HALTED)
+    halted = store_run(
+        data(home), make_call(1, "gh.create_issue", CallState.UNKNOWN), state=RunState.HALTED
+    )
     token = ("--token", TOKENS["approve"])
-    for command in (("approve", run), ("reject", run), ("approve", halted, "--call", "1", "--happened")):
+    for command in (
+        ("approve", run),
+        ("reject", run),
+        ("approve", halted, "--call", "1", "--happened"),
+    ):
         done = in_background(home, *command, *token)
         assert (done.returncode, done.stdout) == (1, "")
         assert "cannot write" in done.stderr
@@ -236,7 +283,7 @@ def test_a_decision_that_cannot_be_recorded_is_not_made(home: Path) -> None:
     assert read_states(data(home), halted) == ["unknown"]
 
 
-# --- REST ------------------------------------------------------------------------------------------------------------
+# --- REST -----------------------------------------------------------------------------------------
 
 
 @tool("gh.create_issue", permissions=["write"])
@@ -254,7 +301,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     folder = tmp_path_factory.mktemp("served") / ".onetool"  # of a home directory
     notice = [sys.executable, "-c", NOTICE, str(folder / "notices.json")]
     settings = {
-        "auth": {"tokens": [{"name": s, "hash": hash_token(token), "scope": s} for s, token in TOKENS.items()]},
+        "auth": {
+            "tokens": [
+                {"name": s, "hash": hash_token(token), "scope": s} for s, token in TOKENS.items()
+            ]
+        },
         "agents": {
             "default": {"permissions": ["read", "write"], "policy": "ask-writes"},
             "elsewhere": {"approvals": {"via": ["client", "cli"]}},
@@ -265,7 +316,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
         yield found
 
 
-NOTICE = "import json, os, sys; open(sys.argv[1], 'a').write(json.dumps([sys.argv[2:], dict(os.environ)]) + '\\n')"
+NOTICE = (
+    "import json, os, sys; open(sys.argv[1], 'a').write(json.dumps([sys.argv[2:],"
+    " dict(os.environ)]) + '\\n')"
+)
 
 
 def ask(served: ServedApp, code: str) -> str:
@@ -279,7 +333,9 @@ def ask(served: ServedApp, code: str) -> str:
 
 def find_approval(served: ServedApp, run: str) -> JsonObject:
     """Return what waits in this run; other tests leave runs that wait, too."""
-    approvals = served.rest.send("GET", "/api/approvals", headers=bearer("approve")).json()["approvals"]
+    approvals = served.rest.send("GET", "/api/approvals", headers=bearer("approve")).json()[
+        "approvals"
+    ]
     (approval,) = (each for each in approvals if each["run"] == run)
     return dict(approval)
 
@@ -301,16 +357,30 @@ def test_calls_are_approved_over_rest_by_people_only(served: ServedApp) -> None:
     assert (waiting["agent"], waiting["state"]) == ("default", "waiting")
     assert waiting["calls"][0]["tool"] == "gh.create_issue"
     assert waiting["calls"][0]["arguments"] == {"repo": "me/a", "title": "0 [REDACTED]"}
-    assert rest.send("POST", "/api/approvals/r_none", {"decision": "approve"}, headers=person).status_code == 404
+    assert (
+        rest.send(
+            "POST", "/api/approvals/r_none", {"decision": "approve"}, headers=person
+        ).status_code
+        == 404
+    )
     assert rest.send("POST", path, {"decision": "maybe"}, headers=person).status_code == 400
     other = [{"tool": "gh.close_issue"}]
     refused = rest.send("POST", path, {"decision": "approve", "grants": other}, headers=person)
     assert refused.status_code == 400
     assert "none of the calls matches" in refused.json()["error"]["message"]
-    grants = [{"tool": "gh.create_issue", "arguments": {"repo": "me/*"}, "varying": ["title"], "count": 10}]
+    grants = [
+        {
+            "tool": "gh.create_issue",
+            "arguments": {"repo": "me/*"},
+            "varying": ["title"],
+            "count": 10,
+        }
+    ]
     decided = rest.send("POST", path, {"decision": "approve", "grants": grants}, headers=person)
     assert decided.status_code == 200, decided.text
-    assert eventually(lambda: rest.get(f"/api/runs/{run}")["state"] == "done"), rest.get(f"/api/runs/{run}")
+    assert eventually(lambda: rest.get(f"/api/runs/{run}")["state"] == "done"), rest.get(
+        f"/api/runs/{run}"
+    )
     calls = rest.get(f"/api/runs/{run}")["recorded"]
     assert [call["by"].split()[0] for call in calls] == ["token", "grant", "grant"]
     assert run in [each["id"] for each in rest.get("/api/runs")["runs"]]
@@ -319,17 +389,32 @@ def test_calls_are_approved_over_rest_by_people_only(served: ServedApp) -> None:
 
 def test_a_rejection_reaches_the_code_and_a_call_waits_too(served: ServedApp) -> None:
     rest, person = served.rest, bearer("approve")
-    run = ask(served, "try:\n    gh.create_issue(repo='a', title='b')\nexcept CallRejected as error:\n    print(error)")
+    run = ask(
+        served,
+        "try:\n    gh.create_issue(repo='a', title='b')\nexcept CallRejected as error:\n   "
+        " print(error)",
+    )
     body = {"decision": "reject", "reason": "not today"}
     assert rest.send("POST", f"/api/approvals/{run}", body, headers=person).status_code == 200
     assert eventually(lambda: rest.get(f"/api/runs/{run}")["state"] == "done")
     (call,) = rest.get(f"/api/runs/{run}")["recorded"]
     assert (call["state"], call["reason"]) == ("rejected", "not today")
-    answer = rest.send("POST", "/api/tools/gh.create_issue/call", {"args": {"repo": "a", "title": "b"}})
+    answer = rest.send(
+        "POST", "/api/tools/gh.create_issue/call", {"args": {"repo": "a", "title": "b"}}
+    )
     assert answer.status_code == 200
     error = answer.json()["error"]
-    assert (answer.json()["ok"], error["type"], error["run"][:2]) == (False, "approval_required", "r_")
-    stopped = rest.send("POST", f"/api/approvals/{error['run']}", {"decision": "reject", "stop": True}, headers=person)
+    assert (answer.json()["ok"], error["type"], error["run"][:2]) == (
+        False,
+        "approval_required",
+        "r_",
+    )
+    stopped = rest.send(
+        "POST",
+        f"/api/approvals/{error['run']}",
+        {"decision": "reject", "stop": True},
+        headers=person,
+    )
     assert stopped.status_code == 200, stopped.text
 
 
@@ -340,11 +425,18 @@ def test_interrupted_calls_and_places_over_rest(served: ServedApp) -> None:
     body = {"decision": "not-happened", "calls": [1]}
     halted = find_approval(served, run)
     assert (halted["state"], halted["calls"][0]["state"]) == ("halted", "unknown")
-    assert rest.send("POST", f"/api/approvals/{run}", {"decision": "repeat"}, headers=person).status_code == 400
+    assert (
+        rest.send(
+            "POST", f"/api/approvals/{run}", {"decision": "repeat"}, headers=person
+        ).status_code
+        == 400
+    )
     assert rest.send("POST", f"/api/approvals/{run}", body, headers=person).status_code == 200
     assert read_states(folder, run) == ["failed"]
     assert rest.send("POST", f"/api/approvals/{run}", body, headers=person).status_code == 409
-    other = store_run(folder, make_call(1, "gh.create_issue"), agent="elsewhere", directory="/elsewhere")
+    other = store_run(
+        folder, make_call(1, "gh.create_issue"), agent="elsewhere", directory="/elsewhere"
+    )
     rejected = rest.send("POST", f"/api/approvals/{other}", {"decision": "approve"}, headers=person)
     assert rejected.status_code == 403
     assert "agents.elsewhere.approvals.via" in rejected.json()["error"]["message"]
@@ -357,7 +449,9 @@ def test_calls_of_a_revoked_token_can_only_be_rejected(tmp_path: Path) -> None:
     settings = {"auth": {"tokens": tokens}, "agents": agents, "approvals": {"wait": 0.1}}
     with serve_app(tmp_path, settings, [create_issue]) as app:
         command = {"command": "gh.create_issue(repo='a', title='b')"}
-        (block,) = app.rest.send("POST", "/api/run", command, headers=bearer("use")).json()["blocks"]
+        (block,) = app.rest.send("POST", "/api/run", command, headers=bearer("use")).json()[
+            "blocks"
+        ]
         run = block.split()[2]
         app.change({**settings, "auth": {"tokens": tokens[1:]}})
         path, person = f"/api/approvals/{run}", bearer("approve")
@@ -367,7 +461,9 @@ def test_calls_of_a_revoked_token_can_only_be_rejected(tmp_path: Path) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_waiting")
         assert "token use was revoked" in answer.json()["error"]["message"]
         assert read_states(tmp_path, run) == ["pending"]
-        assert app.rest.send("POST", path, {"decision": "reject"}, headers=person).status_code == 200
+        assert (
+            app.rest.send("POST", path, {"decision": "reject"}, headers=person).status_code == 200
+        )
         # A server that starts later does not continue an approved run, either.
         orphan = store_run(
             tmp_path,
@@ -384,7 +480,9 @@ def test_calls_of_a_revoked_token_can_only_be_rejected(tmp_path: Path) -> None:
 
 
 def test_the_command_line_rejects_calls_of_a_revoked_token(home: Path) -> None:
-    run = store_run(data(home), make_call(1, "gh.create_issue"), token_id="0" * 32, actor="token gone")
+    run = store_run(
+        data(home), make_call(1, "gh.create_issue"), token_id="0" * 32, actor="token gone"
+    )
     done = in_background(home, "approve", run, "--token", TOKENS["approve"])
     assert done.returncode == 1
     assert "token gone was revoked" in done.stderr
@@ -405,7 +503,8 @@ def test_a_browser_signs_in_once_with_a_code(served: ServedApp) -> None:
     cookie = {"cookie": header.partition(";")[0]}
     rest.client.cookies.clear()
     statuses = [
-        rest.send("GET", "/api/approvals", headers=headers).status_code for headers in (cookie, csrf, cookie | csrf)
+        rest.send("GET", "/api/approvals", headers=headers).status_code
+        for headers in (cookie, csrf, cookie | csrf)
     ]
     assert statuses == [403, 403, 200]
     assert rest.send("POST", "/api/session", {"code": code}).status_code == 403
@@ -413,10 +512,17 @@ def test_a_browser_signs_in_once_with_a_code(served: ServedApp) -> None:
 
 def test_people_are_told_that_calls_wait_without_the_arguments(served: ServedApp) -> None:
     run = ask(served, "gh.create_issue(repo='me/a', title='b')")
-    file = served.onetool.directories.user / "notices.json"  # one line per notice; the first may be of an earlier test
+    file = (
+        served.onetool.directories.user / "notices.json"
+    )  # one line per notice; the first may be of an earlier test
     assert eventually(lambda: file.exists() and file.read_text().endswith("\n"))
     stop = {"decision": "reject", "stop": True}
-    assert served.rest.send("POST", f"/api/approvals/{run}", stop, headers=bearer("approve")).status_code == 200
+    assert (
+        served.rest.send(
+            "POST", f"/api/approvals/{run}", stop, headers=bearer("approve")
+        ).status_code
+        == 200
+    )
     (text,), environment = json.loads(file.read_text().splitlines()[0])
     assert text.startswith("OneTool: calls of agent default wait for approval: gh.create_issue")
     assert "me/a" not in text

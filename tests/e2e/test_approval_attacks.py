@@ -1,4 +1,6 @@
-"""Code that tries to write without approval, or to get approval for something else than a person has seen."""
+"""Code that tries to write without approval, or to get approval for something else than a person
+has seen.
+"""
 
 # ruff: noqa: E501 - attempts are easier to read on one line
 
@@ -90,7 +92,8 @@ MODERN = {
 ADD = "notes.add(text='x')"
 REJECTED = r"CallRejected: the person at mcp rejected notes\.add"
 FORGED_CALL = (
-    "send({'id': 7, 'method': 'call', 'params': {'name': 'notes.add', 'args': [], 'kwargs': {'text': 'x'}%s}}); said()"
+    "send({'id': 7, 'method': 'call', 'params': {'name': 'notes.add', 'args': [], 'kwargs':"
+    " {'text': 'x'}%s}}); said()"
 )
 ATTACKS = {  # code, and what its answer says
     "the tool itself": (ADD, REJECTED),
@@ -180,7 +183,7 @@ def test_code_cannot_write_without_approval(world: World, name: str) -> None:
     assert before == {file: file.read_bytes() for file in before}
 
 
-# --- what was approved is what is sent ----------------------------------------------------------------------------
+# --- what was approved is what is sent ------------------------------------------------------------
 
 
 def test_arguments_cannot_change_after_the_question(notes: Notes) -> None:
@@ -203,12 +206,21 @@ waiting.join()
 
 def test_a_grant_covers_only_the_value_that_was_shown(notes: Notes) -> None:
     person = Approver()
-    pairs = [("*", "evil"), ("[a-z]*", "evil"), ("a?b", "axb"), ("caf\u00e9", "cafe\u0301"), ("me", "me\u200b")]
+    pairs = [
+        ("*", "evil"),
+        ("[a-z]*", "evil"),
+        ("a?b", "axb"),
+        ("caf\u00e9", "cafe\u0301"),
+        ("me", "me\u200b"),
+    ]
     with connect(notes.home, **person.able) as client:
         for approved, other in pairs:
             person.answers, person.asked = ["approve", "approve_similar", "reject"], []
             person.similar = {"count": 9, "varying": "text"}
-            code = f"for name in [{approved!r}] * 3 + [{other!r}]:\n    notes.add(text=name, repo=name)"
+            code = (
+                f"for name in [{approved!r}] * 3 + [{other!r}]:\n    notes.add(text=name,"
+                " repo=name)"
+            )
             assert "rejected notes.add" in get_texts(client.run(code))[0]
             assert len(person.asked) == 3
     assert notes.written == [approved for approved, _ in pairs for _ in range(3)]
@@ -221,7 +233,9 @@ def make_call(number: int = 1, tool: str = "t.x", **arguments: Any) -> DurableCa
 NUMBERS = [1, 1.0, True, 10**30, 1e30, 0, False, -0.0, None, "1"]
 
 
-@pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [value], lambda value: {"a": [value]}])
+@pytest.mark.parametrize(
+    "wrap", [lambda value: value, lambda value: [value], lambda value: {"a": [value]}]
+)
 def test_grants_distinguish_numbers(wrap: Any) -> None:
     for value in NUMBERS:
         (grant,) = make_grants([make_call(v=wrap(value), w=1)], "t.x", varying=("w",))
@@ -250,19 +264,24 @@ def test_a_grant_covers_no_argument_that_was_not_shown() -> None:
     (grant,) = make_grants([make_call(to="ada")], "t.*", {"to": "a*"}, ("text",), count=5)
     assert covers(grant, "t.y", {"to": "al", "text": 1})
     assert not covers(grant, "t.y", {"to": "al", "bcc": "eve"})
-    (grant,) = make_grants([make_call(**dict[str, Any]({"to": "ada", "@account": "home"}))], "t.x", varying=("*",))
+    (grant,) = make_grants(
+        [make_call(**dict[str, Any]({"to": "ada", "@account": "home"}))], "t.x", varying=("*",)
+    )
     assert covers(grant, "t.x", {"to": "eve", "bcc": "bob", "@account": "home"})
     assert not covers(grant, "t.x", {"to": "eve", "@account": "work"})
     with pytest.raises(ArgumentError, match="none of the calls matches"):
         make_grants([make_call(to="ada")], "other.*")
 
 
-# --- what a person reads --------------------------------------------------------------------------------------------
+# --- what a person reads --------------------------------------------------------------------------
 
 
 def test_a_question_shows_hostile_values(world: World) -> None:
     forged = "a\n2. notes.count (read)"
-    code = f"helper.label(labels=['\\u202eevil\\u200b\\x1b[2J', 'z' * 5000], **{{{forged!r}: 'x\\n3. y'}})"
+    code = (
+        f"helper.label(labels=['\\u202eevil\\u200b\\x1b[2J', 'z' * 5000], **{{{forged!r}: 'x\\n3."
+        " y'})"
+    )
     world.client.run(code)
     text = world.person.asked[-1].message
     assert not re.search("[\u202e\u200b\x1b]", text)
@@ -283,11 +302,15 @@ def test_calls_that_are_not_shown_are_not_a_part_of_the_answer() -> None:
 
 def test_large_calls_that_wait_together_are_asked_about_one_after_another(notes: Notes) -> None:
     person = Approver()
-    code = "ot.parallel([lambda i=i: notes.add(text=f'{i} ' + 'x' * 1900) for i in range(30)])\n'done'"
+    code = (
+        "ot.parallel([lambda i=i: notes.add(text=f'{i} ' + 'x' * 1900) for i in range(30)])\n'done'"
+    )
     with connect(notes.home, **person.able) as client:
         assert get_texts(client.run(code)) == ["done"]
     assert len(notes.written) == 30
-    assert sum(len(re.findall(r"(?m)^\d+\. notes\.add", each.message)) for each in person.asked) == 30
+    assert (
+        sum(len(re.findall(r"(?m)^\d+\. notes\.add", each.message)) for each in person.asked) == 30
+    )
 
 
 def test_declared_arguments_come_first_and_too_many_are_rejected(world: World) -> None:
@@ -297,7 +320,10 @@ def test_declared_arguments_come_first_and_too_many_are_rejected(world: World) -
     assert lines[2 + ("policy" in lines[2])] == '   labels: ["to ada"]'
     asked = len(world.person.asked)
     text = get_texts(world.client.run(f"helper.label(**{many!r}, labels=['to ada'])"))[0]
-    assert "CallRejected: helper.label was not called: a person must approve it, and can be shown 50 arguments" in text
+    assert (
+        "CallRejected: helper.label was not called: a person must approve it, and can be shown 50"
+        " arguments" in text
+    )
     assert len(world.person.asked) == asked
 
 
@@ -308,12 +334,18 @@ def test_the_grant_of_a_long_value_is_described_briefly() -> None:
     assert len(description) < 1000
 
 
-# --- clients ----------------------------------------------------------------------------------------------------------
+# --- clients --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_a_client_that_accepts_by_itself_approves_nothing(notes: Notes, mode: str) -> None:
-    contents: list[Any] = [{}, {"decision": "Approve"}, {"decision": ["approve"]}, {"reason": "approve"}, None]
+    contents: list[Any] = [
+        {},
+        {"decision": "Approve"},
+        {"decision": ["approve"]},
+        {"reason": "approve"},
+        None,
+    ]
     left = list(contents)
 
     async def accept(_context: Any, _params: Any) -> types.ElicitResult:
@@ -335,7 +367,10 @@ def test_the_answer_to_another_question_approves_nothing(notes: Notes) -> None:
         decision = "approve" if "weather" in params.message else "reject"
         return types.ElicitResult(action="accept", content={"decision": decision})
 
-    code = f"import threading\nt = threading.Thread(target=lambda: {ADD})\nt.start()\nvalue = helper.ask()\nt.join()\nvalue"
+    code = (
+        f"import threading\nt = threading.Thread(target=lambda: {ADD})\nt.start()\nvalue ="
+        " helper.ask()\nt.join()\nvalue"
+    )
     with connect(notes.home, elicitation_callback=answer) as client:
         assert "approve" in get_texts(client.run(code))[-1]
     assert notes.written == []
@@ -354,7 +389,10 @@ def open_raw(notes: Notes) -> Iterator[RawClient]:
 
 
 def answer_all(question: Mapping[str, Any], decision: str) -> dict[str, Any]:
-    answers = {key: {"action": "accept", "content": {"decision": decision}} for key in question["inputRequests"]}
+    answers = {
+        key: {"action": "accept", "content": {"decision": decision}}
+        for key in question["inputRequests"]
+    }
     return {"inputResponses": answers, "requestState": question["requestState"]}
 
 
@@ -368,9 +406,19 @@ def test_an_answer_counts_once_and_for_its_request(notes: Notes) -> None:
         assert "paused" in again["content"][0]["text"] or "inputRequests" in again
         assert notes.written == ["x"]
         for forged in ("onetool-kept:0", second["requestState"][:-4] + "AAAA", "onetool-kept:0:{}"):
-            params = {"name": "run", "arguments": {"command": code}, "_meta": MODERN, **answer_all(second, "approve")}
+            params = {
+                "name": "run",
+                "arguments": {"command": code},
+                "_meta": MODERN,
+                **answer_all(second, "approve"),
+            }
             assert "error" in client.request("tools/call", {**params, "requestState": forged})
-        params = {"name": "run", "arguments": {"command": ADD}, "_meta": MODERN, **answer_all(second, "approve")}
+        params = {
+            "name": "run",
+            "arguments": {"command": ADD},
+            "_meta": MODERN,
+            **answer_all(second, "approve"),
+        }
         assert "error" in client.request("tools/call", params)
         assert notes.written == ["x"]
 
@@ -408,22 +456,32 @@ def test_a_tool_that_changes_while_a_person_is_asked_is_not_called(notes: Notes,
 
     with connect(notes.home, elicitation_callback=approve) as client:
         text = get_texts(client.run(ADD))[0]
-        assert "notes.add was not called: the definition of the tool has changed since the call was approved" in text
+        assert (
+            "notes.add was not called: the definition of the tool has changed since the call was"
+            " approved" in text
+        )
     assert notes.written == []
 
 
 def test_a_large_result_does_not_turn_off_questions(notes: Notes) -> None:
-    """A call that a rule asks about is asked, also if it only sends data and the run can no longer be replayed."""
+    """A call that a rule asks about is asked, also if it only sends data and the run can no longer
+    be replayed.
+    """
     rule = "default: {policy: [{tools: helper.send, decision: ask}]}\n  unused:"
     configure(notes.home, SETTINGS.replace("default:", rule, 1))
     person = Approver(["reject"])
     with connect(notes.home, **person.able) as client:
-        assert "rejected helper.send" in get_texts(client.run("helper.large()\nhelper.send(text='x')"))[0]
+        assert (
+            "rejected helper.send"
+            in get_texts(client.run("helper.large()\nhelper.send(text='x')"))[0]
+        )
     assert notes.written == []
 
 
 def test_a_replayed_run_keeps_asking_about_what_its_session_has_received(notes: Notes) -> None:
-    """Labels of other runs of the session are not stored, so a replayed run may have received anything."""
+    """Labels of other runs of the session are not stored, so a replayed run may have received
+    anything.
+    """
     configure(notes.home, SETTINGS.replace("policy: ask-writes", "policy: guarded"))
     code = "helper.send(text='one')\nhelper.send(text='two')\n'done'"
     with connect(notes.home) as client:
@@ -446,24 +504,38 @@ class HttpClient:
     token: str = ""
 
     def send(self, **more: Any) -> dict[str, Any]:
-        headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "run"}
+        headers = {
+            "mcp-protocol-version": "2026-07-28",
+            "mcp-method": "tools/call",
+            "mcp-name": "run",
+        }
         if self.token:
             headers["authorization"] = f"Bearer {self.token}"
         params = {"name": "run", "arguments": {"command": ADD}, "_meta": MODERN, **more}
-        response = self.server.post({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers)
+        response = self.server.post(
+            {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}, headers
+        )
         answer: dict[str, Any] = response.json()
         return answer
 
 
 @contextmanager
-def serve_notes(folder: Path, via: Sequence[str] | None = None, by: str = "terminal", **loaded: Any) -> Iterator[Any]:
+def serve_notes(
+    folder: Path, via: Sequence[str] | None = None, by: str = "terminal", **loaded: Any
+) -> Iterator[Any]:
     """Serve a tool that writes, with tokens of these names; yield the server and what was written."""
     listed = [
         {"name": name, "agent": "default", "hash": hash_token(name * 32), "scope": scope}
         for name, scope in (("a", "use"), ("b", "use"), ("m", "admin"))
     ]
-    agent = {"policy": "ask-writes", "permissions": ["write"]} | ({} if via is None else {"approvals": {"via": via}})
-    settings = {"agents": {"default": agent}, "auth": {"tokens": listed}, "approvals": {"wait": 0.2, "by": by}}
+    agent = {"policy": "ask-writes", "permissions": ["write"]} | (
+        {} if via is None else {"approvals": {"via": via}}
+    )
+    settings = {
+        "agents": {"default": agent},
+        "auth": {"tokens": listed},
+        "approvals": {"wait": 0.2, "by": by},
+    }
     made: list[str] = []
 
     @tool("notes.add", effects=["write"])
@@ -504,8 +576,12 @@ def test_a_client_over_http_does_not_answer_its_own_question(
         assert read_decisions(server) == []
 
 
-@pytest.mark.parametrize(("via", "token"), [(["client"], "a" * 32), (["client"], ""), (None, "m" * 32)])
-def test_the_user_or_a_scope_lets_a_client_over_http_answer(tmp_path: Path, via: list[str] | None, token: str) -> None:
+@pytest.mark.parametrize(
+    ("via", "token"), [(["client"], "a" * 32), (["client"], ""), (None, "m" * 32)]
+)
+def test_the_user_or_a_scope_lets_a_client_over_http_answer(
+    tmp_path: Path, via: list[str] | None, token: str
+) -> None:
     with serve_notes(tmp_path, via) as (server, made):
         client = HttpClient(server, token)
         question = client.send()["result"]
@@ -513,7 +589,9 @@ def test_the_user_or_a_scope_lets_a_client_over_http_answer(tmp_path: Path, via:
         assert made == ["x"]
         (decision,) = read_decisions(server)
         assert (decision["via"], decision["transport"]) == ("client", "http")
-        assert decision["actor"] == "the person at wire" + (f" with token {token[0]}" if token else "")
+        assert decision["actor"] == "the person at wire" + (
+            f" with token {token[0]}" if token else ""
+        )
 
 
 def test_a_request_state_belongs_to_one_principal(tmp_path: Path) -> None:
@@ -552,17 +630,28 @@ def approve_change(served: ServedApp, code: str, change: Callable[[], object]) -
     run = str(block.split()[2])
     change()
     body = {"decision": "approve"}
-    answer = served.rest.send("POST", f"/api/approvals/{run}", body, headers={"authorization": f"Bearer {'m' * 32}"})
+    answer = served.rest.send(
+        "POST", f"/api/approvals/{run}", body, headers={"authorization": f"Bearer {'m' * 32}"}
+    )
     assert answer.status_code == 200, answer.text
     assert eventually(lambda: served.rest.get(f"/api/runs/{run}")["state"] in {"done", "failed"})
-    return str(served.rest.send("POST", "/api/run", {"command": f"ot.run_result('{run}')"}).json()["blocks"])
+    return str(
+        served.rest.send("POST", "/api/run", {"command": f"ot.run_result('{run}')"}).json()[
+            "blocks"
+        ]
+    )
 
 
 def make_asking(**more: Any) -> dict[str, Any]:
     admin = {"name": "m", "hash": hash_token("m" * 32), "scope": "admin"}
     agent = {"policy": "ask-writes", "permissions": ["read", "write", "network"]}
     hosts = {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True}
-    settings = {"agents": {"default": agent}, "auth": {"tokens": [admin]}, "approvals": {"wait": 0.1}, "http": hosts}
+    settings = {
+        "agents": {"default": agent},
+        "auth": {"tokens": [admin]},
+        "approvals": {"wait": 0.1},
+        "http": hosts,
+    }
     return settings | more
 
 
@@ -572,7 +661,9 @@ def test_a_stored_tool_sends_the_request_that_was_approved(tmp_path: Path) -> No
         served.rest.tool(bundle, "send", **http_draft(site.url("/good"), method="POST"))
         other = http_draft(site.url("/evil"), method="POST")
         change = partial(served.rest.tool, bundle, "send", "2.0", **other)
-        assert "has changed since the call was approved" in approve_change(served, "mail.send()", change)
+        assert "has changed since the call was approved" in approve_change(
+            served, "mail.send()", change
+        )
         assert [request.path for request in site.requests] == []
         approve_change(served, "mail.send()", lambda: None)
         assert [request.path for request in site.requests] == ["/evil"]
@@ -588,10 +679,19 @@ def test_an_upstream_server_gets_the_call_that_was_approved(tmp_path: Path, what
 
         def change() -> None:
             if what == "its program":
-                served.change({**settings, "servers": {"odd": {**server, "args": [*server["args"], "--evil"]}}})
+                served.change(
+                    {
+                        **settings,
+                        "servers": {"odd": {**server, "args": [*server["args"], "--evil"]}},
+                    }
+                )
             else:
                 (tmp_path / "changed").write_text("")
-                served.change({**settings, "servers": {"odd": {**server, "timeout": 19}}})  # which disconnects it
+                served.change(
+                    {**settings, "servers": {"odd": {**server, "timeout": 19}}}
+                )  # which disconnects it
 
-        assert "has changed since the call was approved" in approve_change(served, "odd.echo(text='x')", change)
+        assert "has changed since the call was approved" in approve_change(
+            served, "odd.echo(text='x')", change
+        )
         assert "x" in approve_change(served, "odd.echo(text='x')", lambda: None)

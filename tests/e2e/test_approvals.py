@@ -1,4 +1,6 @@
-"""Approvals of calls by people: questions through MCP clients, runs that wait, and servers that are killed."""
+"""Approvals of calls by people: questions through MCP clients, runs that wait, and servers that are
+killed.
+"""
 
 import os
 import re
@@ -9,9 +11,19 @@ from typing import Any
 import pytest
 from tests.approvals_support import DISMISS, Approver, Notes, make_notes, read_value
 from tests.conformance_support import ERAS
-from tests.support import PROGRAM, TIMEOUT_SECONDS, Connection, RawClient, connect, eventually, get_texts
+from tests.support import (
+    PROGRAM,
+    TIMEOUT_SECONDS,
+    Connection,
+    RawClient,
+    connect,
+    eventually,
+    get_texts,
+)
 
-PAUSED = re.compile(r"paused: run (r_[0-9a-f]{32}) waits for a person to approve (.+)\. Continue with other work")
+PAUSED = re.compile(
+    r"paused: run (r_[0-9a-f]{32}) waits for a person to approve (.+)\. Continue with other work"
+)
 MANY = "ot.parallel([lambda i=i: notes.add(text=f'note {i}') for i in range(5)])"
 
 
@@ -67,7 +79,9 @@ def test_a_loop_of_fifty_writes_takes_two_questions(notes: Notes, mode: str) -> 
         assert len(person.asked) == 2
         fields = person.asked[1].requested_schema["properties"]
         assert fields["count"]["default"] == 1
-        assert fields["varying"]["description"].endswith('In these calls: text: "note 1"; repo: "me/app"; slow: 0')
+        assert fields["varying"]["description"].endswith(
+            'In these calls: text: "note 1"; repo: "me/app"; slow: 0'
+        )
 
 
 def test_similar_calls_are_the_same_call_once_unless_the_person_says_more(notes: Notes) -> None:
@@ -82,7 +96,9 @@ def test_similar_calls_are_the_same_call_once_unless_the_person_says_more(notes:
 
 
 def test_a_grant_does_not_cover_other_arguments(notes: Notes) -> None:
-    person = Approver(["approve", "approve_similar", "reject"], similar={"count": 9, "varying": "text"})
+    person = Approver(
+        ["approve", "approve_similar", "reject"], similar={"count": 9, "varying": "text"}
+    )
     code = """\
 for name in ("me/app", "me/app", "me/app", "you/app"):
     notes.add(text=name, repo=name)
@@ -95,9 +111,14 @@ for name in ("me/app", "me/app", "me/app", "you/app"):
     assert len(person.asked) == 3
 
 
-@pytest.mark.parametrize(("answer", "expected"), [("reject", "caught rejected"), (None, "caught rejected")])
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("reject", "caught rejected"), (None, "caught rejected")]
+)
 def test_code_can_catch_a_rejection(notes: Notes, answer: str | None, expected: str) -> None:
-    code = "try:\n    notes.add(text='x')\nexcept CallRejected as error:\n    result = f'caught {error.type}'\nresult"
+    code = (
+        "try:\n    notes.add(text='x')\nexcept CallRejected as error:\n    result = f'caught"
+        " {error.type}'\nresult"
+    )
     with connect(notes.home, **Approver([answer]).able) as client:
         assert get_texts(client.run(code)) == [expected]
     assert notes.written == []
@@ -115,7 +136,9 @@ def test_stop_ends_the_run(notes: Notes) -> None:
 def test_without_a_client_that_asks_the_run_is_paused(notes: Notes) -> None:
     with connect(notes.home) as client:
         run = pause(client, f"rows = {MANY}\nlen(rows)")
-        assert get_texts(client.run(f'ot.run_result("{run}", wait=0)'))[0].startswith("paused: run r_")
+        assert get_texts(client.run(f'ot.run_result("{run}", wait=0)'))[0].startswith(
+            "paused: run r_"
+        )
         assert get_texts(client.run("notes.count()")) == ["[]"]
         assert notes.decide(run) == [1, 2, 3, 4, 5]
         assert wait_for_value(client, run) == "5"
@@ -153,7 +176,9 @@ rows = [notes.add(text=f"{tag} {name}") for name in {"a", "b", "c"}]
     with connect(notes.home) as client:
         run = pause(client, code)
         notes.decide(run)
-        assert eventually(lambda: [call.state for call in notes.list_calls(run)][1:] == ["done", "pending"])
+        assert eventually(
+            lambda: [call.state for call in notes.list_calls(run)][1:] == ["done", "pending"]
+        )
         os.kill(client.server, signal.SIGKILL)
     tag = notes.written[0].rpartition(" ")[0]
     with connect(notes.home) as client:
@@ -182,7 +207,9 @@ def call_modern(client: RawClient, code: str, **more: Any) -> dict[str, Any]:
         "io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"},
         "io.modelcontextprotocol/clientCapabilities": {"elicitation": {}},
     }
-    answer = client.request("tools/call", {"name": "run", "arguments": {"command": code}, "_meta": meta, **more})
+    answer = client.request(
+        "tools/call", {"name": "run", "arguments": {"command": code}, "_meta": meta, **more}
+    )
     assert "result" in answer, answer
     result: dict[str, Any] = answer["result"]
     return result
@@ -202,7 +229,9 @@ def test_a_client_answers_a_question_of_a_killed_server(notes: Notes) -> None:
     client = RawClient(notes.home)
     try:
         for _ in range(2):  # the answer counts once
-            assert eventually(lambda: call_modern(client, code, **again)["content"][0]["text"] == "done")
+            assert eventually(
+                lambda: call_modern(client, code, **again)["content"][0]["text"] == "done"
+            )
         assert notes.written == ["kept"]
     finally:
         client.hang_up()
@@ -212,7 +241,9 @@ def test_a_client_answers_a_question_of_a_killed_server(notes: Notes) -> None:
 def test_a_call_in_the_background_outlives_its_run(notes: Notes) -> None:
     with connect(notes.home) as client:
         run = get_texts(client.run("ot.background('notes.add', text='later', slow=0.5)"))[0]
-        assert get_texts(client.run(f'ot.run_result("{run}", wait=0)'))[0].startswith(("running", "paused"))
+        assert get_texts(client.run(f'ot.run_result("{run}", wait=0)'))[0].startswith(
+            ("running", "paused")
+        )
         assert eventually(lambda: notes.decide(run))
         assert wait_for_value(client, run) == "5"
         assert notes.written == ["later"]
@@ -223,9 +254,11 @@ def test_a_call_in_the_background_outlives_its_run(notes: Notes) -> None:
         assert "ArgumentError: notes.add() requires 'text'" in wait_for_value(client, failed)
 
 
-@pytest.mark.kernel  # in a WebAssembly sandbox, addresses and process IDs are the same when a run is replayed
+# in a WebAssembly sandbox, addresses and process IDs are the same when a run is replayed
+@pytest.mark.kernel
 def test_a_call_that_comes_back_with_other_arguments_is_asked_again(notes: Notes) -> None:
-    code = "import os\nnotes.add(text=f'{id(object())} {os.getpid()}')\n'done'"  # what a replay does not repeat
+    # what a replay does not repeat
+    code = "import os\nnotes.add(text=f'{id(object())} {os.getpid()}')\n'done'"
     with connect(notes.home) as client:
         run = pause(client, code)
         os.kill(client.server, signal.SIGKILL)

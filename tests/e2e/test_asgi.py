@@ -42,7 +42,9 @@ def own_address() -> str:
 @contextlib.contextmanager
 def serve(app: Any, lifespan: Any = "auto", host: str = "127.0.0.1") -> Iterator[str]:
     """Serve an application and yield its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=0, lifespan=lifespan, log_level="error"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, host=host, port=0, lifespan=lifespan, log_level="error")
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -55,9 +57,13 @@ def serve(app: Any, lifespan: Any = "auto", host: str = "127.0.0.1") -> Iterator
         assert not thread.is_alive()
 
 
-def request(url: str, headers: Mapping[str, str] | None = None, body: object = None) -> tuple[int, str]:
+def request(
+    url: str, headers: Mapping[str, str] | None = None, body: object = None
+) -> tuple[int, str]:
     data = None if body is None else json.dumps(body).encode()
-    sent = urllib.request.Request(url, data, {"content-type": "application/json", **(headers or {})})
+    sent = urllib.request.Request(
+        url, data, {"content-type": "application/json", **(headers or {})}
+    )
     try:
         with urllib.request.urlopen(sent, timeout=30) as response:
             return response.status, response.read().decode()
@@ -85,7 +91,9 @@ def in_fastapi(mounted: AsgiApp) -> Any:
 
 
 @pytest.mark.parametrize("mount", [in_starlette, in_fastapi])
-def test_a_mounted_application_serves_everything(tmp_path: Path, mount: Callable[[AsgiApp], Any]) -> None:
+def test_a_mounted_application_serves_everything(
+    tmp_path: Path, mount: Callable[[AsgiApp], Any]
+) -> None:
     before = list_descendants(os.getpid())
     with serve(mount(onetool.asgi(SETTINGS, folder=tmp_path))) as url:
         base = f"{url}/tools/one"

@@ -9,7 +9,9 @@ from tests.support import configure, connect, get_texts, run_cli
 SETTINGS = "audit: {file: /dev/full}\nagents: {default: {permissions: [read, write]}}\n"
 WRITE = "fs.write(path='a.txt', content='x')"
 
-pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+pytestmark = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="the system has no /dev/full"
+)
 
 
 def test_a_call_over_stdio_that_cannot_be_audited_is_rejected(tmp_path: Path) -> None:
@@ -35,9 +37,14 @@ def test_a_cli_call_that_cannot_be_audited_is_rejected(tmp_path: Path) -> None:
 
 
 def test_a_call_over_rest_that_cannot_be_audited_is_rejected(tmp_path: Path) -> None:
-    settings = {"audit": {"file": "/dev/full"}, "agents": {"default": {"permissions": ["read", "write"]}}}
+    settings = {
+        "audit": {"file": "/dev/full"},
+        "agents": {"default": {"permissions": ["read", "write"]}},
+    }
     with serve_app(tmp_path, settings) as served:
-        answer = served.rest.send("POST", "/api/tools/fs.write/call", {"args": {"path": "a", "content": "x"}})
+        answer = served.rest.send(
+            "POST", "/api/tools/fs.write/call", {"args": {"path": "a", "content": "x"}}
+        )
         assert get_error_code(answer) == (503, "audit_unavailable")
         assert served.rest.client.get("/api/health").status_code == 200
     assert not (tmp_path / "a").exists()

@@ -1,4 +1,5 @@
-"""Test hostile and malformed input: configuration, patterns, handles, snippets, files instead of directories.
+"""Test hostile and malformed input: configuration, patterns, handles, snippets, files instead of
+directories.
 
 Each causes a clear error, promptly. The server keeps working and no existing data is lost.
 """
@@ -13,9 +14,28 @@ import pytest
 from tests.support import App, Connection, configure, connect, eventually, get_texts, open_app
 
 # These take exponential time in a backtracking matcher.
-HOSTILE_PATTERNS = [r"(a+)+$", r"(a|a)*$", r"(a|aa)+$", r"(.*)*x", r"(x+x+)+y", r"a?" * 30 + "a" * 30]
+HOSTILE_PATTERNS = [
+    r"(a+)+$",
+    r"(a|a)*$",
+    r"(a|aa)+$",
+    r"(.*)*x",
+    r"(x+x+)+y",
+    r"a?" * 30 + "a" * 30,
+]
 # These are not valid search patterns.
-WRONG_PATTERNS = ["(", "[", "*", "a{1000}{1000}", r"\1", "(?=a)", "(?<!a)b", r"\C", "\ud800", "(" * 1000, "(?P<"]
+WRONG_PATTERNS = [
+    "(",
+    "[",
+    "*",
+    "a{1000}{1000}",
+    r"\1",
+    "(?=a)",
+    "(?<!a)b",
+    r"\C",
+    "\ud800",
+    "(" * 1000,
+    "(?P<",
+]
 HANDLES: list[Any] = [
     "../../etc/passwd",
     "/etc/passwd",
@@ -38,9 +58,11 @@ HANDLES: list[Any] = [
 ]
 
 
-# --- onetool.yaml ----------------------------------------------------------------------------------------------------
+# --- onetool.yaml ---------------------------------------------------------------------------------
 
-LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 12))
+LAUGHS = "a0: &a0 [lol, lol]\n" + "".join(
+    f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 12)
+)
 BAD_FILES: dict[str, tuple[str, str]] = {
     "an alias bomb": (LAUGHS, "too many values"),
     "a bomb of strings": (f"a: &a {'x' * 100_000}\nb: [{'*a, ' * 1000}]\n", "too many values"),
@@ -69,7 +91,9 @@ def reload_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connecti
 
 
 @pytest.mark.parametrize("kind", BAD_FILES)
-def test_an_invalid_file_is_rejected_and_the_old_settings_stay(reload_client: Connection, kind: str) -> None:
+def test_an_invalid_file_is_rejected_and_the_old_settings_stay(
+    reload_client: Connection, kind: str
+) -> None:
     text, expected = BAD_FILES[kind]
     configure(reload_client.home, text)
     answer = reload_client.run("ot.reload()")
@@ -83,7 +107,10 @@ def test_an_invalid_file_is_rejected_and_the_old_settings_stay(reload_client: Co
 
 def test_a_file_that_is_not_utf_8_is_rejected(reload_client: Connection) -> None:
     (reload_client.home / ".onetool" / "onetool.yaml").write_bytes(b"aliases: {a: \xff}\n")
-    assert "is not UTF-8 text\nHint: save the file as UTF-8" in get_texts(reload_client.run("ot.reload()"))[0]
+    assert (
+        "is not UTF-8 text\nHint: save the file as UTF-8"
+        in get_texts(reload_client.run("ot.reload()"))[0]
+    )
     assert not reload_client.run("before()").is_error
 
 
@@ -101,7 +128,7 @@ def test_the_server_starts_with_a_yaml_bomb_and_recovers(tmp_path: Path, kind: s
         assert get_texts(client.run("1 + 1")) == ["2"]
 
 
-# --- patterns and handles --------------------------------------------------------------------------------------------
+# --- patterns and handles -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -112,14 +139,19 @@ def app() -> Iterator[App]:
 
 @pytest.fixture(scope="module")
 def handle(app: App) -> str:
-    """Return the handle of a result with a line of 200,000 times the letter that hostile patterns repeat."""
+    """Return the handle of a result with a line of 200,000 times the letter that hostile patterns
+    repeat.
+    """
     stored: dict[str, Any] = json.loads(app.value("'first\\n' + 'a' * 200_000 + '!\\nlast'"))
     return str(stored["handle"])
 
 
 @pytest.mark.parametrize("pattern", HOSTILE_PATTERNS)
 def test_a_hostile_pattern_takes_linear_time(app: App, handle: str, pattern: str) -> None:
-    assert app.data(f"ot.result(handle={handle!r}, search={pattern!r}, unit='lines')['matched_lines']") <= 3
+    assert (
+        app.data(f"ot.result(handle={handle!r}, search={pattern!r}, unit='lines')['matched_lines']")
+        <= 3
+    )
 
 
 @pytest.mark.parametrize("pattern", WRONG_PATTERNS)
@@ -148,7 +180,11 @@ def test_any_text_is_a_valid_search_query(app: App, query: str) -> None:
 @pytest.mark.parametrize("wrong", HANDLES, ids=range(len(HANDLES)))
 def test_an_invalid_handle_is_not_found(app: App, function: str, wrong: Any) -> None:
     message = app.failure(f"{function}(handle={wrong!r})")
-    assert "Result not found: " in message or "handle: " in message or "handle has 100000 characters" in message
+    assert (
+        "Result not found: " in message
+        or "handle: " in message
+        or "handle has 100000 characters" in message
+    )
     assert "root:" not in message
     assert len(message) < 2000
 
@@ -163,7 +199,7 @@ def test_a_handle_of_another_agent_is_not_found() -> None:
         assert "secret" not in answer.text
 
 
-# --- snippets and aliases --------------------------------------------------------------------------------------------
+# --- snippets and aliases -------------------------------------------------------------------------
 
 BROKEN_SETTINGS: dict[str, Any] = {
     "aliases": {"one": "two", "two": "three", "three": "one", "self": "self", "again": "ot.call"},
@@ -176,7 +212,11 @@ BROKEN_SETTINGS: dict[str, Any] = {
         "call_pong": {"body": "ot.snippet('call_ping')"},
         "mixed": {"body": "one()"},
         "grows": {"params": {"n": {"default": 1}}, "body": "$grows n={{ n + 1 }}"},
-        "loops": {"body": "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}"},
+        "loops": {
+            "body": (
+                "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}"
+            )
+        },
         "large": {"body": "{{ 'x' * 1000000000 }}"},
         "power": {"body": "{{ 9 ** 9 ** 9 }}"},
         "escape": {"body": "{{ ''.__class__.__mro__ }}"},
@@ -208,7 +248,9 @@ def broken_app() -> Iterator[App]:
         ("deep", "cannot render the body of $deep"),
     ],
 )
-def test_an_invalid_snippet_is_an_error_in_both_syntaxes(broken_app: App, name: str, expected: str) -> None:
+def test_an_invalid_snippet_is_an_error_in_both_syntaxes(
+    broken_app: App, name: str, expected: str
+) -> None:
     assert expected in broken_app.failure(f"${name}")
     assert expected in broken_app.failure(f"ot.snippet({name!r})")
     assert broken_app.value("$good") == broken_app.value("ot.snippet('good')") == "42"
@@ -227,7 +269,7 @@ def test_a_circular_alias_is_an_error(broken_app: App, alias: str) -> None:
     assert "ToolNotFound" in broken_app.failure(f"ot.call({alias!r})")
 
 
-# --- unusable files and directories ----------------------------------------------------------------------------------
+# --- unusable files and directories ---------------------------------------------------------------
 
 TOPICS = [
     {"pattern": "folder", "file": "folder"},
@@ -261,7 +303,9 @@ def test_a_message_that_cannot_be_written_is_an_error(notified: App, topic: str)
 
 def test_long_topics_and_messages_are_rejected_quickly(notified: App) -> None:
     assert notified.value("ot.notify(topic='a' * 500, message='')").startswith(("OK", "SKIP"))
-    assert "topic too long: 501 characters (maximum 500)" in notified.failure("ot.notify(topic='a' * 501, message='')")
+    assert "topic too long: 501 characters (maximum 500)" in notified.failure(
+        "ot.notify(topic='a' * 501, message='')"
+    )
     assert "message too long: 2000000 characters (maximum 100000)" in notified.failure(
         "ot.notify(topic='good', message='x' * 2_000_000)"
     )
@@ -307,7 +351,9 @@ def test_runs_succeed_if_the_statistics_file_is_truncated() -> None:
         assert app.value("machine.now()")
         assert eventually(lambda: "were reset" in app.value("ot.health()"))
         assert eventually(lambda: app.data("ot.stats(tool='machine.now')")["total_calls"] == 1)
-        assert [stored.read_bytes()[: len(left)] for stored in file.parent.glob("*.damaged-*[0-9Z]")] == [left]
+        assert [
+            stored.read_bytes()[: len(left)] for stored in file.parent.glob("*.damaged-*[0-9Z]")
+        ] == [left]
 
 
 @pytest.mark.parametrize("name", ["cache", "logs", "tmp"])
@@ -315,7 +361,9 @@ def test_the_server_works_if_a_data_directory_is_a_file(tmp_path: Path, name: st
     (tmp_path / ".onetool").mkdir()
     (tmp_path / ".onetool" / name).write_text("kept", encoding="utf-8")
     with connect(tmp_path) as client:
-        assert "machine.disk" in "".join(get_texts(client.run("ot.search(query='free disk space')")))
+        assert "machine.disk" in "".join(
+            get_texts(client.run("ot.search(query='free disk space')"))
+        )
         assert not client.run("machine.disk()").is_error
         assert not client.run("ot.stats()").is_error
     assert (tmp_path / ".onetool" / name).read_text("utf-8") == "kept"

@@ -38,7 +38,9 @@ class Site:
     trusted: ssl.SSLContext
 
     def client(self, **headers: str) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, verify=self.trusted, headers={"host": self.host, **headers})
+        return httpx2.Client(
+            base_url=self.url, verify=self.trusted, headers={"host": self.host, **headers}
+        )
 
     @property
     def host(self) -> str:
@@ -64,9 +66,15 @@ def site(directory: Path, nginx: str, settings: str) -> Iterator[Site]:
             "-c",
             str(_write_configuration(directory, front, info["port"])),
         ]
-        proxy = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        proxy = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         try:
-            found = Site(f"https://127.0.0.1:{front}", info["port"], ssl.create_default_context(cafile=certificate))
+            found = Site(
+                f"https://127.0.0.1:{front}",
+                info["port"],
+                ssl.create_default_context(cafile=certificate),
+            )
             assert eventually(lambda: proxy.poll() is not None or _is_ready(found))
             assert proxy.poll() is None, proxy.communicate()
             yield found
@@ -79,7 +87,19 @@ def _create_certificate(directory: Path) -> Path:
     names = f"subjectAltName=DNS:{NAME},IP:127.0.0.1"
     made = ["-keyout", f"{directory}/tools.key", "-out", f"{directory}/tools.pem"]
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={NAME}", "-addext", names, *made],
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-subj",
+            f"/CN={NAME}",
+            "-addext",
+            names,
+            *made,
+        ],
         check=True,
         capture_output=True,
     )
@@ -119,7 +139,9 @@ def nginx(needs: Callable[[str], str]) -> str:
 
 @pytest.fixture(scope="module")
 def named_site(tmp_path_factory: pytest.TempPathFactory, nginx: str) -> Iterator[Site]:
-    with site(tmp_path_factory.mktemp("named"), nginx, f"auth: {{allowed_hosts: [{NAME}], {TOKENS}}}") as found:
+    with site(
+        tmp_path_factory.mktemp("named"), nginx, f"auth: {{allowed_hosts: [{NAME}], {TOKENS}}}"
+    ) as found:
         yield found
 
 
@@ -128,7 +150,10 @@ def test_forwarded_requests_through_nginx_need_a_token(named_site: Site) -> None
     assert named_site.ask() == 401
     assert named_site.ask(authorization="Bearer ot_wrong") == 401
     assert named_site.ask(**BEARER) == 200
-    assert httpx2.get(f"http://127.0.0.1:{named_site.port}/api/tools", trust_env=False).status_code == 200, "the owner"
+    assert (
+        httpx2.get(f"http://127.0.0.1:{named_site.port}/api/tools", trust_env=False).status_code
+        == 200
+    ), "the owner"
 
 
 def test_the_host_alone_requires_a_token(named_site: Site) -> None:
@@ -136,20 +161,35 @@ def test_the_host_alone_requires_a_token(named_site: Site) -> None:
     url = f"http://127.0.0.1:{named_site.port}/api/tools"
     assert httpx2.get(url, headers={"host": NAME}, trust_env=False).status_code == 401
     assert httpx2.get(url, headers={"host": NAME, **BEARER}, trust_env=False).status_code == 200
-    assert httpx2.get(url, headers={"host": "evil.example", **BEARER}, trust_env=False).status_code == 403
+    assert (
+        httpx2.get(url, headers={"host": "evil.example", **BEARER}, trust_env=False).status_code
+        == 403
+    )
 
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [(f"https://{NAME}", 403), ("https://evil.example", 403), ("http://127.0.0.1", 403), ("null", 403)],
+    [
+        (f"https://{NAME}", 403),
+        ("https://evil.example", 403),
+        ("http://127.0.0.1", 403),
+        ("null", 403),
+    ],
 )
-def test_cross_origin_requests_are_rejected_through_nginx(named_site: Site, origin: str, status: int) -> None:
+def test_cross_origin_requests_are_rejected_through_nginx(
+    named_site: Site, origin: str, status: int
+) -> None:
     """The first origin is the same host on another port."""
     assert named_site.ask("POST", "/api/run", origin=origin, **BEARER) == status
 
 
 def test_same_origin_requests_are_accepted_through_nginx(named_site: Site) -> None:
-    assert named_site.ask("POST", "/api/tools/machine.now/call", origin=f"https://{named_site.host}", **BEARER) == 200
+    assert (
+        named_site.ask(
+            "POST", "/api/tools/machine.now/call", origin=f"https://{named_site.host}", **BEARER
+        )
+        == 200
+    )
 
 
 async def _run_over_mcp(found: Site) -> list[str]:
@@ -167,7 +207,9 @@ def test_mcp_works_through_nginx(named_site: Site) -> None:
 
 def test_the_ui_works_through_nginx(named_site: Site, browser: Browser, tmp_path: Path) -> None:
     address = f"https://{named_site.host}"
-    with open_page(browser, address, screenshot_directory(tmp_path), ignore_https_errors=True) as visit:
+    with open_page(
+        browser, address, screenshot_directory(tmp_path), ignore_https_errors=True
+    ) as visit:
         page = visit.page
         dialog = page.get_by_role("dialog", name="This server needs a token")
         dialog.get_by_label("Token").fill(TOKEN)
@@ -180,7 +222,9 @@ def test_the_ui_works_through_nginx(named_site: Site, browser: Browser, tmp_path
 
 
 def test_failed_sign_ins_of_one_client_do_not_limit_others(tmp_path: Path, nginx: str) -> None:
-    """The proxy names the addresses of its clients; a client that names another one changes nothing."""
+    """The proxy names the addresses of its clients; a client that names another one changes
+    nothing.
+    """
     auth = f"auth: {{allowed_hosts: [{NAME}], trusted_proxies: [127.0.0.1], {TOKENS}}}"
     with site(tmp_path, nginx, auth) as found:
         for number in range(MAX_FAILURES):
@@ -190,7 +234,9 @@ def test_failed_sign_ins_of_one_client_do_not_limit_others(tmp_path: Path, nginx
         assert ask_from("127.0.0.3", found, **BEARER) == 200
 
 
-def test_without_trusted_proxies_clients_of_a_proxy_share_a_limit(tmp_path: Path, nginx: str) -> None:
+def test_without_trusted_proxies_clients_of_a_proxy_share_a_limit(
+    tmp_path: Path, nginx: str
+) -> None:
     with site(tmp_path, nginx, f"auth: {{allowed_hosts: [{NAME}], {TOKENS}}}") as found:
         for number in range(MAX_FAILURES):
             assert ask_from("127.0.0.2", found, authorization=f"Bearer ot_{number}") == 401
@@ -200,7 +246,9 @@ def test_without_trusted_proxies_clients_of_a_proxy_share_a_limit(tmp_path: Path
 def ask_from(address: str, found: Site, **headers: str) -> int:
     """Send a request to the proxy from this address, and return the status."""
     transport = httpx2.HTTPTransport(verify=found.trusted, local_address=address)
-    with httpx2.Client(base_url=found.url, transport=transport, headers={"host": found.host, **headers}) as client:
+    with httpx2.Client(
+        base_url=found.url, transport=transport, headers={"host": found.host, **headers}
+    ) as client:
         return client.get("/api/tools").status_code
 
 
@@ -208,7 +256,10 @@ def test_an_unknown_host_is_rejected_with_the_setting_to_add(tmp_path: Path, ngi
     with site(tmp_path, nginx, f"auth: {{{TOKENS}}}") as found, found.client(**BEARER) as client:
         answer = client.get("/api/tools")
     assert answer.status_code == 403
-    assert f"add this to onetool.yaml: auth: {{allowed_hosts: [{NAME}]}}" in answer.json()["error"]["message"]
+    assert (
+        f"add this to onetool.yaml: auth: {{allowed_hosts: [{NAME}]}}"
+        in answer.json()["error"]["message"]
+    )
 
 
 def test_an_allowed_host_without_tokens_prevents_the_start(tmp_path: Path) -> None:

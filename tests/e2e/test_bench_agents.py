@@ -1,6 +1,8 @@
-"""Test `benchmarks/agents/run.py` on a sample of its tasks: every arm reaches the expected state, and no gate fails.
+"""Test `benchmarks/agents/run.py` on a sample of its tasks: every arm reaches the expected state,
+and no gate fails.
 
-It is also a test of binding, validation and proxying: the tools must receive exactly the expected calls.
+It is also a test of binding, validation and proxying: the tools must receive exactly the expected
+calls.
 """
 
 import json
@@ -48,7 +50,9 @@ def run_bench(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_code_is_not_worse_than_direct_calls(tmp_path: Path) -> None:
     tasks, sizes = (ALL, "8,96,500") if NIGHTLY else (SAMPLE, "96")
-    done = run_bench(tmp_path, "--json", "--tasks", str(tasks), "--tools", sizes, "--arms", ",".join(ARMS))
+    done = run_bench(
+        tmp_path, "--json", "--tasks", str(tasks), "--tools", sizes, "--arms", ",".join(ARMS)
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     report = json.loads(done.stdout)
     assert report["tasks"] == tasks
@@ -63,7 +67,9 @@ def test_code_is_not_worse_than_direct_calls(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not NIGHTLY, reason="starts six more processes: make nightly")
 def test_a_real_client_plays_the_same_tasks(tmp_path: Path) -> None:
-    """The client is a script that makes one call, so that the state is not the expected one in either arm."""
+    """The client is a script that makes one call, so that the state is not the expected one in
+    either arm.
+    """
     script = tmp_path / "client.py"
     script.write_text(CLIENT, encoding="utf-8")
     command = f"{sys.executable} {script} {{config}} {{prompt}}"
@@ -92,7 +98,8 @@ asyncio.run(main())
 
 TAU = {
     "__init__.py": "raise ImportError('imports language model clients')",
-    "types.py": """
+    "types.py": (
+        """
 from typing import Any
 from pydantic import BaseModel
 class Action(BaseModel):
@@ -103,13 +110,17 @@ class Task(BaseModel):
     actions: list[Action]
     instruction: str
     outputs: list[str]
-""",
+"""
+    ),
     "envs/__init__.py": "raise ImportError('imports language model clients')",
     "envs/tool.py": "class Tool: pass",
     "envs/DOMAIN/__init__.py": "from .env import Env",
-    "envs/DOMAIN/data/__init__.py": "def load_data():\n    return {'orders': {'#1': {'items': ['cup']}}}",
+    "envs/DOMAIN/data/__init__.py": (
+        "def load_data():\n    return {'orders': {'#1': {'items': ['cup']}}}"
+    ),
     "envs/DOMAIN/tools/__init__.py": "from .add_items import AddItems\nALL_TOOLS = [AddItems]",
-    "envs/DOMAIN/tools/add_items.py": """
+    "envs/DOMAIN/tools/add_items.py": (
+        """
 from tau_bench.envs.tool import Tool
 class AddItems(Tool):
     @staticmethod
@@ -126,14 +137,17 @@ class AddItems(Tool):
         parameters = {"type": "object", "properties": properties, "required": ["order_id", "items"]}
         function = {"name": "add_items", "description": "Add items to an order.", "parameters": parameters}
         return {"type": "function", "function": function}
-""",
-    "envs/DOMAIN/tasks_test.py": """
+"""
+    ),
+    "envs/DOMAIN/tasks_test.py": (
+        """
 from tau_bench.types import Task, Action
 TASKS = [Task(user_id="u", instruction="Add a spoon.", outputs=[], actions=[
     Action(name="add_items", kwargs={"order_id": "#1", "items": ["spoon"]}),
     Action(name="respond", kwargs={"content": "Done."}),
 ])]
-""",
+"""
+    ),
 }
 PLAY_TAU = """
 import json, sys
@@ -149,8 +163,12 @@ print(json.dumps([world.definitions()[0]["name"], calls, answers, before, world.
 
 
 @pytest.mark.parametrize(("domain", "tasks"), [("retail", "TASKS_TEST"), ("airline", "TASKS")])
-def test_tasks_are_read_from_the_layout_of_tau_bench(tmp_path: Path, domain: str, tasks: str) -> None:
-    """The directory has the files and names of github.com/sierra-research/tau-bench, with other content."""
+def test_tasks_are_read_from_the_layout_of_tau_bench(
+    tmp_path: Path, domain: str, tasks: str
+) -> None:
+    """The directory has the files and names of github.com/sierra-research/tau-bench, with other
+    content.
+    """
     for name, text in TAU.items():
         file = tmp_path / "tau_bench" / name.replace("DOMAIN", domain)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -164,17 +182,26 @@ def test_tasks_are_read_from_the_layout_of_tau_bench(tmp_path: Path, domain: str
         check=True,
     )
     name, (call,), answers, before, after = json.loads(done.stdout)
-    assert (name, call["tool"], call["arguments"]) == ("add_items", name, {"order_id": "#1", "items": ["spoon"]})
+    assert (name, call["tool"], call["arguments"]) == (
+        "add_items",
+        name,
+        {"order_id": "#1", "items": ["spoon"]},
+    )
     assert answers == [call["answer"]] == ["2"]
     assert not before
     assert after == {"state": True, "calls": True, "wrong": []}
 
 
-def test_invalid_options_are_usage_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_usage_errors(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for options, message in (
         (("--tools", "8,x"), "invalid sizes '8,x' (expected numbers from 1 to 500, like 8,96)"),
         (("--tools", "0"), "invalid sizes '0'"),
-        (("--arms", "code,x"), "invalid arms 'code,x' (expected some of direct, search, code, code-cold)"),
+        (
+            ("--arms", "code,x"),
+            "invalid arms 'code,x' (expected some of direct, search, code, code-cold)",
+        ),
         (("--tasks", "0"), "invalid number '0' (expected 1 or more)"),
     ):
         monkeypatch.setattr(sys, "argv", ["run.py", *options])
@@ -184,9 +211,24 @@ def test_invalid_options_are_usage_errors(monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def measurement(arm: str, tools: int = 96, **changes: Any) -> Measurement:
-    values: dict[str, Any] = {"rounds": 3, "tokens": 1000, "cached_tokens": 500.0, "bytes": 4000, "seconds": 0.1}
+    values: dict[str, Any] = {
+        "rounds": 3,
+        "tokens": 1000,
+        "cached_tokens": 500.0,
+        "bytes": 4000,
+        "seconds": 0.1,
+    }
     return replace(
-        Measurement(world="bfcl", tools=tools, arm=arm, task="t", state=True, calls=True, one_by_one=4, **values),
+        Measurement(
+            world="bfcl",
+            tools=tools,
+            arm=arm,
+            task="t",
+            state=True,
+            calls=True,
+            one_by_one=4,
+            **values,
+        ),
         **changes,
     )
 
@@ -198,25 +240,43 @@ def measurement(arm: str, tools: int = 96, **changes: Any) -> Measurement:
         (96, {"state": False}, ["the final state is the expected one in all arms"]),
         (96, {"calls": False}, ["the tools receive exactly the expected calls"]),
         (96, {"rounds": 4}, ["code needs no more rounds than direct on any task"]),
-        (96, {"tokens": 1001}, ["code needs no more tokens than direct on any task, from 20 tools on"]),
+        (
+            96,
+            {"tokens": 1001},
+            ["code needs no more tokens than direct on any task, from 20 tools on"],
+        ),
         (8, {"tokens": 1500}, []),
-        (8, {"tokens": 1501}, ["code needs at most 500 more tokens than direct on any task, below"]),
+        (
+            8,
+            {"tokens": 1501},
+            ["code needs at most 500 more tokens than direct on any task, below"],
+        ),
     ],
 )
-def test_gates_fail_for_worse_measurements(tools: int, changes: dict[str, Any], failed: list[str]) -> None:
+def test_gates_fail_for_worse_measurements(
+    tools: int, changes: dict[str, Any], failed: list[str]
+) -> None:
     found = [measurement("direct", tools), measurement("code", tools, **changes)]
     assert [gate.name for gate in check_gates(found) if not gate.is_kept] == failed
 
 
 def test_tasks_that_direct_calls_win_are_listed() -> None:
-    found = [measurement("direct"), measurement("code"), measurement("code-cold", rounds=5, tokens=1200)]
+    found = [
+        measurement("direct"),
+        measurement("code"),
+        measurement("code-cold", rounds=5, tokens=1200),
+    ]
     (win,) = list_direct_wins(found)
     assert (win["arm"], win["rounds"], win["input_tokens"]) == ("code-cold", 2, 200)
 
 
 def test_calls_wait_for_values_that_only_an_answer_has() -> None:
     calls = (
-        GoldCall("find", {"name": "notes"}, '{"matches": ["dir/notes-2024.txt"], "text": "code is X-77-Q"}'),
+        GoldCall(
+            "find",
+            {"name": "notes"},
+            '{"matches": ["dir/notes-2024.txt"], "text": "code is X-77-Q"}',
+        ),
         GoldCall("read", {"file": "dir/notes-2024.txt"}, "content"),
         GoldCall("unlock", {"code": "X-77-Q"}, "open"),
         GoldCall("close", {}, "closed"),

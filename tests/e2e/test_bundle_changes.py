@@ -1,4 +1,6 @@
-"""Test read_changes of stored tools over REST and the CLI: preconditions, updates, audit log, deletion, rate limits."""
+"""Test read_changes of stored tools over REST and the CLI: preconditions, updates, audit log,
+deletion, rate limits.
+"""
 
 import json
 import subprocess
@@ -24,13 +26,17 @@ def document(version: str = "1.0", path: str = "/pets") -> bytes:
     operation = {"get": {"operationId": "listPets", "responses": {"200": {"description": "Pets"}}}}
     info = {"title": "Petstore", "version": version}
     servers = [{"url": "https://pets.example.com/v1"}]
-    return json.dumps({"openapi": "3.0.3", "info": info, "servers": servers, "paths": {path: operation}}).encode()
+    return json.dumps(
+        {"openapi": "3.0.3", "info": info, "servers": servers, "paths": {path: operation}}
+    ).encode()
 
 
-# --- preconditions -------------------------------------------------------------------------------------------------
+# --- preconditions --------------------------------------------------------------------------------
 
 
-def send_with_headers(rest: Rest, method: str, path: str, body: object = None, **headers: str) -> Any:
+def send_with_headers(
+    rest: Rest, method: str, path: str, body: object = None, **headers: str
+) -> Any:
     header_names = {name.replace("_", "-"): value for name, value in headers.items()}
     return rest.send(method, path, body, headers=header_names)
 
@@ -43,20 +49,31 @@ def test_a_bundle_is_changed_only_if_its_etag_matches(tmp_path: Path) -> None:
         assert get_error_code(send_with_headers(rest, "PUT", path, BODY, If_Match="*")) == failed
         created = send_with_headers(rest, "PUT", path, BODY, If_None_Match="*")
         assert created.status_code == 201
-        assert get_error_code(send_with_headers(rest, "PUT", path, BODY, If_None_Match="*")) == failed
+        assert (
+            get_error_code(send_with_headers(rest, "PUT", path, BODY, If_None_Match="*")) == failed
+        )
         tag = created.headers["etag"]
         assert rest.client.get(path).headers["etag"] == tag
         changed = send_with_headers(rest, "PUT", path, {**BODY, "description": "New"}, If_Match=tag)
         assert changed.status_code == 200
         for method, body in (("PUT", BODY), ("PATCH", {"isEnabled": False}), ("DELETE", None)):
-            assert get_error_code(send_with_headers(rest, method, path, body, If_Match=tag)) == failed
             assert (
-                get_error_code(send_with_headers(rest, method, path, body, If_Match=f"W/{changed.headers['etag']}"))
+                get_error_code(send_with_headers(rest, method, path, body, If_Match=tag)) == failed
+            )
+            assert (
+                get_error_code(
+                    send_with_headers(
+                        rest, method, path, body, If_Match=f"W/{changed.headers['etag']}"
+                    )
+                )
                 == failed
             )
         assert rest.get(path)["description"] == "New"
         both = f'"old", {changed.headers["etag"]}'
-        assert send_with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=both).status_code == 200
+        assert (
+            send_with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=both).status_code
+            == 200
+        )
         assert send_with_headers(rest, "DELETE", path, If_Match="*").status_code == 204
 
 
@@ -64,7 +81,12 @@ def test_tool_changes_need_a_matching_etag_which_calls_keep_valid(tmp_path: Path
     with serve_app(tmp_path) as served_app:
         rest, app = served_app.rest, served_app.onetool
         path = f"{rest.bundle('shop')}/tools/now/version/1"
-        assert send_with_headers(rest, "PUT", path, draft("machine.now"), If_None_Match="*").status_code == 201
+        assert (
+            send_with_headers(
+                rest, "PUT", path, draft("machine.now"), If_None_Match="*"
+            ).status_code
+            == 201
+        )
         assert get_error_code(send_with_headers(rest, "PUT", path, draft(), If_None_Match="*")) == (
             412,
             "precondition_failed",
@@ -78,8 +100,13 @@ def test_tool_changes_need_a_matching_etag_which_calls_keep_valid(tmp_path: Path
         )  # the call changed the representation
         off = send_with_headers(rest, "PATCH", path, {"isEnabled": False}, If_Match=tag)
         assert off.status_code == 200
-        assert get_error_code(send_with_headers(rest, "DELETE", path, If_Match=tag)) == (412, "precondition_failed")
-        assert send_with_headers(rest, "DELETE", path, If_Match=off.headers["etag"]).status_code == 204
+        assert get_error_code(send_with_headers(rest, "DELETE", path, If_Match=tag)) == (
+            412,
+            "precondition_failed",
+        )
+        assert (
+            send_with_headers(rest, "DELETE", path, If_Match=off.headers["etag"]).status_code == 204
+        )
 
 
 def test_only_one_of_several_writers_with_the_same_etag_succeeds(tmp_path: Path) -> None:
@@ -95,7 +122,7 @@ def test_only_one_of_several_writers_with_the_same_etag_succeeds(tmp_path: Path)
             assert sorted(threads.map(put, range(8))) == [200, *[412] * 7]
 
 
-# --- imports -------------------------------------------------------------------------------------------------------
+# --- imports --------------------------------------------------------------------------------------
 
 
 def test_an_import_over_rest_updates_a_bundle_only_on_request(tmp_path: Path) -> None:
@@ -117,7 +144,9 @@ def test_an_import_over_rest_updates_a_bundle_only_on_request(tmp_path: Path) ->
 
 def test_the_server_option_replaces_the_base_url_of_the_document(tmp_path: Path) -> None:
     (tmp_path / "api.json").write_bytes(document())
-    assert run_cli(tmp_path, "import", "api.json", "--server", "http://127.0.0.1:9999").returncode == 0
+    assert (
+        run_cli(tmp_path, "import", "api.json", "--server", "http://127.0.0.1:9999").returncode == 0
+    )
     (file,) = (tmp_path / ".onetool" / "bundles").glob("petstore-*/list-pets@1.0.json")
     assert json.loads(file.read_text())["httpImpl"]["urlTemplate"] == "http://127.0.0.1:9999/pets"
 
@@ -130,7 +159,9 @@ def test_tools_are_imported_into_a_trusted_project_or_the_user_directory(tmp_pat
 
     def run(*arguments: str) -> str:
         command, env = [PROGRAM, *arguments], environment(tmp_path)
-        done = subprocess.run(command, cwd=work, env=env, input="yes\n", capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=work, env=env, input="yes\n", capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -142,10 +173,12 @@ def test_tools_are_imported_into_a_trusted_project_or_the_user_directory(tmp_pat
     assert f"{work / '.onetool'} is now trusted" in output
     assert list((work / ".onetool" / "bundles").glob("petstore-*"))
     assert str(work / ".onetool" / "bundles") in run("import", "api.json", "--name", "second")
-    assert str(tmp_path / ".onetool" / "bundles") in run("import", "api.json", "--name", "third", "--user")
+    assert str(tmp_path / ".onetool" / "bundles") in run(
+        "import", "api.json", "--name", "third", "--user"
+    )
 
 
-# --- deleting, and the audit log -----------------------------------------------------------------------------------
+# --- deleting, and the audit log ------------------------------------------------------------------
 
 
 def read_audit_log(home: Path, name: str) -> list[dict[str, Any]]:
@@ -157,7 +190,9 @@ def read_audit_log(home: Path, name: str) -> list[dict[str, Any]]:
 def read_changes(home: Path) -> list[tuple[str, tuple[str, ...], str, str]]:
     """Return the successful read_changes in the audit log."""
     found = [line for line in read_audit_log(home, "change") if line["outcome"] == "ok"]
-    return [(line["action"], tuple(line["names"]), line["actor"], line["transport"]) for line in found]
+    return [
+        (line["action"], tuple(line["names"]), line["actor"], line["transport"]) for line in found
+    ]
 
 
 def test_changes_over_rest_are_audited_with_actor_but_without_values(tmp_path: Path) -> None:
@@ -165,7 +200,9 @@ def test_changes_over_rest_are_audited_with_actor_but_without_values(tmp_path: P
         rest = served_app.rest
         bundle = rest.bundle("shop")
         rest.send("PUT", bundle, {**BODY, "description": "hunter2"})
-        tool = rest.tool(bundle, "t", "1", **http_draft("https://example.com", headers={"X-Api-Key": "hunter2"}))
+        tool = rest.tool(
+            bundle, "t", "1", **http_draft("https://example.com", headers={"X-Api-Key": "hunter2"})
+        )
         rest.switch(tool, on=False)
         rest.switch(bundle, on=False)
         rest.switch(bundle, on=True)
@@ -195,7 +232,11 @@ def test_changes_over_rest_are_audited_with_actor_but_without_values(tmp_path: P
     assert len(started) == len(ended)
     failed = ended[-1]
     bundle_id = bundle.rpartition("/")[2]
-    assert (failed["action"], failed["names"], failed["outcome"]) == ("bundle.deleted", [bundle_id], "not_found")
+    assert (failed["action"], failed["names"], failed["outcome"]) == (
+        "bundle.deleted",
+        [bundle_id],
+        "not_found",
+    )
 
 
 def test_a_change_over_rest_that_cannot_be_audited_is_not_made(tmp_path: Path) -> None:
@@ -203,7 +244,9 @@ def test_a_change_over_rest_that_cannot_be_audited_is_not_made(tmp_path: Path) -
         rest = served_app.rest
         bundle = rest.bundle("shop")
         tool = rest.tool(bundle, "t", "1", **http_draft("https://example.com"))
-        before = [each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]]
+        before = [
+            each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]
+        ]
         assert eventually(
             lambda: len(read_changes(tmp_path)) == 2
         )  # otherwise the file could be written while it is replaced
@@ -219,14 +262,24 @@ def test_a_change_over_rest_that_cannot_be_audited_is_not_made(tmp_path: Path) -
             ("PATCH", "/api/tools/machine.now", {"isEnabled": False}),
             ("PATCH", "/api/packs/machine", {"isEnabled": False}),
         ):
-            assert get_error_code(rest.send(method, path, body)) == (507, "storage_unavailable"), (method, path)
-        assert get_error_code(rest.client.post("/api/import", content=document())) == (507, "storage_unavailable")
-        assert [each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]] == before
+            assert get_error_code(rest.send(method, path, body)) == (507, "storage_unavailable"), (
+                method,
+                path,
+            )
+        assert get_error_code(rest.client.post("/api/import", content=document())) == (
+            507,
+            "storage_unavailable",
+        )
+        assert [
+            each["slug"] for each in rest.get("/tools/bundles", includeDisabled="true")["bundles"]
+        ] == before
         assert rest.get(tool)["isEnabled"]
         assert rest.get("/api/packs/machine")["isEnabled"]
 
 
-def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(tmp_path: Path) -> None:
+def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
+    tmp_path: Path,
+) -> None:
     with open_store(tmp_path / ".onetool" / "bundles") as store:
         bundle = new_bundle(store, "shop")
         for slug, version in (("one", "1"), ("one", "2"), ("two", "1"), ("three", "1")):
@@ -235,8 +288,13 @@ def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
     assert unconfirmed.returncode == 2
     assert "cannot confirm the deletion of the bundle shop with 3 tools" in unconfirmed.stderr
     assert "use --yes" in unconfirmed.stderr
-    assert run_cli(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout == "Deleted shop.one@2\n"
-    assert "shop.two@1" in run_cli(tmp_path, "bundles", "delete", "shop.two", "--yes", "--json").stdout
+    assert (
+        run_cli(tmp_path, "bundles", "delete", "shop.one@2", "--yes").stdout
+        == "Deleted shop.one@2\n"
+    )
+    assert (
+        "shop.two@1" in run_cli(tmp_path, "bundles", "delete", "shop.two", "--yes", "--json").stdout
+    )
     assert "did you mean" in run_cli(tmp_path, "bundles", "delete", "shopp", "--yes").stderr.lower()
     assert "part of OneTool" in run_cli(tmp_path, "bundles", "delete", "essentials", "--yes").stderr
     run_cli(tmp_path, "bundles", "disable", "shop")
@@ -245,17 +303,25 @@ def test_bundles_and_tools_are_deleted_on_the_command_line_after_a_confirmation(
     with open_store(tmp_path / ".onetool" / "bundles") as store:
         assert store.list_bundles(include_disabled=True).items == []
     actions = [(action, transport) for action, _, _, transport in read_changes(tmp_path)]
-    assert actions == [(name, "cli") for name in ("tool.deleted", "tool.deleted", "bundle.disabled", "bundle.deleted")]
+    assert actions == [
+        (name, "cli")
+        for name in ("tool.deleted", "tool.deleted", "bundle.disabled", "bundle.deleted")
+    ]
 
 
-# --- limits --------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def test_calls_per_minute_are_counted_over_all_processes(tmp_path: Path) -> None:
     with serve_site() as site:
-        configure(tmp_path, yaml.safe_dump({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}))
+        configure(
+            tmp_path,
+            yaml.safe_dump({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}),
+        )
         with open_store(tmp_path / ".onetool" / "bundles") as store:
-            store.put_tool(new_bundle(store, "shop"), "t", "1", http_draft(site.url(), maxCallsPerMinute=2))
+            store.put_tool(
+                new_bundle(store, "shop"), "t", "1", http_draft(site.url(), maxCallsPerMinute=2)
+            )
         calls = [run_cli(tmp_path, "call", "shop.t") for _ in range(3)]
         assert [call.returncode for call in calls] == [0, 0, 1]
         assert "maxCallsPerMinute is 2" in calls[2].stderr + calls[2].stdout
@@ -289,7 +355,7 @@ def test_without_a_usable_file_each_process_counts_its_own_calls(tmp_path: Path)
         rates.acquire("tool", 1)
 
 
-# --- search --------------------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------
 
 
 def test_a_search_for_the_name_of_a_bundle_finds_its_tools(tmp_path: Path) -> None:
@@ -298,10 +364,14 @@ def test_a_search_for_the_name_of_a_bundle_finds_its_tools(tmp_path: Path) -> No
         bundle = rest.bundle("petstore")
         rest.tool(bundle, "list-all", "1", **draft("machine.now"))
         for q in ("petstore", "PETSTORE", "petstore list", "petst", "petstroe"):
-            assert [tool["slug"] for tool in rest.get("/tools/search", q=q)["tools"]] == ["list-all"], q
+            assert [tool["slug"] for tool in rest.get("/tools/search", q=q)["tools"]] == [
+                "list-all"
+            ], q
         rest.send("PUT", bundle, {**BODY, "displayName": "Zoo"})
         assert rest.get("/tools/search", q="petstore")["tools"] == []
-        assert [tool["slug"] for tool in rest.get("/tools/search", q="zoo")["tools"]] == ["list-all"]
+        assert [tool["slug"] for tool in rest.get("/tools/search", q="zoo")["tools"]] == [
+            "list-all"
+        ]
 
 
 def test_a_match_of_the_tool_name_ranks_before_the_bundle_name(tmp_path: Path) -> None:

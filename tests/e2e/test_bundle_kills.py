@@ -1,4 +1,5 @@
-"""Kill processes that write bundles, at chosen steps and at random: the store stays consistent and loses nothing.
+"""Kill processes that write bundles, at chosen steps and at random: the store stays consistent and
+loses nothing.
 
 `ONETOOL_NIGHTLY=1` raises the number of kills.
 """
@@ -22,7 +23,9 @@ KILLS_AT_RANDOM = 400 if NIGHTLY else 8
 
 def run_writers(*arguments: str) -> list[dict[str, Any]]:
     command = [sys.executable, str(WRITERS), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=290 * TIMEOUT_FACTOR, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=290 * TIMEOUT_FACTOR, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -55,8 +58,14 @@ def test_a_killed_writer_leaves_the_old_or_the_new_state(tmp_path: Path) -> None
 @pytest.mark.spec("bundles.store.whole-after-a-kill")
 def test_acknowledged_changes_of_killed_writers_are_stored(tmp_path: Path) -> None:
     (result,) = run_writers("random", str(tmp_path), "11", str(KILLS_AT_RANDOM))
-    seen = {slug: enabled for slug, _, enabled, _, _ in result["seen"]["tools"] if slug.startswith("w-")}
-    expected = {slug: what for slug, what in result["acknowledged"].items() if slug not in result["doubtful"]}
+    seen = {
+        slug: enabled for slug, _, enabled, _, _ in result["seen"]["tools"] if slug.startswith("w-")
+    }
+    expected = {
+        slug: what
+        for slug, what in result["acknowledged"].items()
+        if slug not in result["doubtful"]
+    }
     assert len(expected) > KILLS_AT_RANDOM / 2
     wrong = {
         slug: (what, seen.get(slug))
@@ -89,7 +98,9 @@ def test_another_process_sees_each_change_immediately(tmp_path: Path) -> None:
     command = [sys.executable, "-c", READER, str(tmp_path / "bundles")]
     with (
         open_store(tmp_path / "bundles") as store,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as reader,
     ):
         assert reader.stdin
         assert reader.stdout

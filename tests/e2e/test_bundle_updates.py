@@ -1,4 +1,6 @@
-"""Test updates of imported APIs over REST: the difference, local edits, preconditions, hosts and secrets, previews."""
+"""Test updates of imported APIs over REST: the difference, local edits, preconditions, hosts and
+secrets, previews.
+"""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +31,9 @@ def document(version: str = "1", **changes: Any) -> bytes:
             "openapi": "3.0.0",
             "info": {"title": "Pets", "version": version},
             "servers": [{"url": "https://pets.example.com"}],
-            "components": {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X-Key"}}},
+            "components": {
+                "securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X-Key"}}
+            },
             "security": [{"k": []}],
             "paths": {f"/{path}": item for path, item in paths.items() if item is not None},
         }
@@ -48,7 +52,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, site: Site) -> Path:
     home = tmp_path_factory.mktemp("home")
     (home / ".onetool").mkdir()
     host = f"127.0.0.1:{site.port}"
-    settings = f'# mine\nhttp:\n  allowedHosts: ["{host}"]  # local\n  allowPrivateAddresses: true\n'
+    settings = (
+        f'# mine\nhttp:\n  allowedHosts: ["{host}"]  # local\n  allowPrivateAddresses: true\n'
+    )
     (home / ".onetool" / "onetool.yaml").write_text(settings)
     return home
 
@@ -59,7 +65,9 @@ def rest(home: Path) -> Iterator[Rest]:
         yield Rest(client)
 
 
-def post(rest: Rest, content: bytes = b"", headers: dict[str, str] | None = None, **query: Any) -> httpx2.Response:
+def post(
+    rest: Rest, content: bytes = b"", headers: dict[str, str] | None = None, **query: Any
+) -> httpx2.Response:
     return rest.client.post("/api/import", params=query, content=content, headers=headers or {})
 
 
@@ -87,8 +95,15 @@ def test_the_difference_is_shown_and_local_edits_stay(rest: Rest, home: Path) ->
         "after": '{"type": "string"} (required)',
     }
     edited = rest.get(f"{bundle}/tools/list-pets/version/1")
-    body = {key: edited[key] for key in ("displayName", "isEnabled", "type", "httpImpl", "argSchema")}
-    assert rest.send("PUT", f"{bundle}/tools/list-pets/version/1.1", body | {"description": "ours"}).status_code == 201
+    body = {
+        key: edited[key] for key in ("displayName", "isEnabled", "type", "httpImpl", "argSchema")
+    }
+    assert (
+        rest.send(
+            "PUT", f"{bundle}/tools/list-pets/version/1.1", body | {"description": "ours"}
+        ).status_code
+        == 201
+    )
     stale = post(rest, newer, {"If-Match": preview.headers["etag"]}, update="true")
     assert get_error_code(stale) == (412, "precondition_failed")
     again = post(rest, newer, dryRun="true")
@@ -100,7 +115,11 @@ def test_the_difference_is_shown_and_local_edits_stay(rest: Rest, home: Path) ->
     assert "- old@1" in shown
     match = {"If-Match": again.headers["etag"]}
     updated = post(rest, newer, match, update="true", disableRemoved="true").json()
-    assert (updated["kept"], updated["disabled"], updated["toolCount"]) == (["list-pets"], ["old"], 1)
+    assert (updated["kept"], updated["disabled"], updated["toolCount"]) == (
+        ["list-pets"],
+        ["old"],
+        1,
+    )
     assert rest.get("/api/tools/pets.list-pets")["description"] == "ours"
     replaced = post(rest, newer, update="true", replace="list-pets").json()
     assert (replaced["kept"], replaced["toolCount"]) == ([], 1)
@@ -122,7 +141,10 @@ def test_only_people_allow_hosts_and_store_secrets(rest: Rest, home: Path) -> No
     body = {"hosts": ["pets.example.com"], "secrets": {"PETS_K": SECRET}}
     assert get_error_code(rest.send("POST", "/api/requirements", body)) == (403, "forbidden")
     session = rest.send("POST", "/api/session", {"code": create_code(home / ".onetool")})
-    headers = {"X-OneTool-CSRF": session.json()["csrf"], "Origin": str(rest.client.base_url).rstrip("/")}
+    headers = {
+        "X-OneTool-CSRF": session.json()["csrf"],
+        "Origin": str(rest.client.base_url).rstrip("/"),
+    }
     for host in ("not a host", "*", "${HOME}"):
         bad = rest.send("POST", "/api/requirements", {"hosts": [host]}, headers=headers)
         assert get_error_code(bad) == (400, "invalid")
@@ -140,7 +162,9 @@ def test_only_people_allow_hosts_and_store_secrets(rest: Rest, home: Path) -> No
     assert get_error_code(again) == (409, "duplicate")
     found = post(rest, document(), name="another", dryRun="true").json()
     assert (found["missingHosts"], found["missingSecrets"]) == ([], ["ANOTHER_K"])
-    audit = "".join(file.read_text() for file in (home / ".onetool").rglob("audit*") if file.is_file())
+    audit = "".join(
+        file.read_text() for file in (home / ".onetool").rglob("audit*") if file.is_file()
+    )
     assert SECRET not in audit
 
 
@@ -160,8 +184,13 @@ def test_a_preview_shows_references_instead_of_secrets(rest: Rest) -> None:
     assert json.loads(shown.json()["body"]) == {"token": "${secret:PETS_K}"}
     assert SECRET not in shown.text
     assert "abcdef0123456789" not in shown.text
-    assert get_error_code(rest.send("POST", "/api/request-preview", {**body, "args": {}})) == (400, "invalid")
+    assert get_error_code(rest.send("POST", "/api/request-preview", {**body, "args": {}})) == (
+        400,
+        "invalid",
+    )
     many = {**impl, "body": ["${id}"] * 9_000}  # 450 MB
-    large = rest.send("POST", "/api/request-preview", {**body, "httpImpl": many, "args": {"id": "x" * 50_000}})
+    large = rest.send(
+        "POST", "/api/request-preview", {**body, "httpImpl": many, "args": {"id": "x" * 50_000}}
+    )
     assert get_error_code(large) == (400, "invalid")
     assert "makes the request larger" in large.text

@@ -1,7 +1,8 @@
-"""Test the life cycle of cells: each run has its own process, which ends with the run, the zygote or the server.
+"""Test the life cycle of cells: each run has its own process, which ends with the run, the zygote
+or the server.
 
-If the server itself has to die or to lack a feature, it is a separate process (`arena`). Otherwise it is in this
-process, so that tools can block a run at a point that the test chooses.
+If the server itself has to die or to lack a feature, it is a separate process (`arena`). Otherwise
+it is in this process, so that tools can block a run at a point that the test chooses.
 """
 
 import asyncio
@@ -101,12 +102,14 @@ def start_at_gate(gate: Gate, app: App, before: str = "") -> Future[Answer]:
 @contextlib.contextmanager
 def open_gated_app(settings: Mapping[str, Any] | None = None) -> Iterator[tuple[App, Gate]]:
     gate = Gate()
-    with open_app(settings, [make_tool("gate.wait", gate.wait), make_tool("demo.echo", lambda text: text)]) as app:
+    with open_app(
+        settings, [make_tool("gate.wait", gate.wait), make_tool("demo.echo", lambda text: text)]
+    ) as app:
         yield app, gate
         gate.open()
 
 
-# --- separate runs ---------------------------------------------------------------------------------------------------
+# --- separate runs --------------------------------------------------------------------------------
 
 
 @pytest.mark.kernel
@@ -115,8 +118,14 @@ def test_every_run_has_its_own_process(app: App) -> None:
 
 
 def test_changes_to_the_interpreter_do_not_outlive_a_run(app: App) -> None:
-    app.run("import builtins, sys\nbuiltins.len = None\nsys.modules['json'] = None\nkept = 1\nsys.path.clear()")
-    assert app.value("import json\n[len('abc'), 'kept' in globals(), json.dumps(1)]") == '[3,false,"1"]'
+    app.run(
+        "import builtins, sys\nbuiltins.len = None\nsys.modules['json'] = None\nkept ="
+        " 1\nsys.path.clear()"
+    )
+    assert (
+        app.value("import json\n[len('abc'), 'kept' in globals(), json.dumps(1)]")
+        == '[3,false,"1"]'
+    )
 
 
 def test_files_of_a_run_are_deleted_with_it(app: App) -> None:
@@ -171,7 +180,10 @@ def test_the_maximum_number_of_runs_can_be_active_concurrently() -> None:
 
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(200) as pool, open_app(tools=[make_tool("everybody.meet", meet)]) as app:
+    with (
+        ThreadPoolExecutor(200) as pool,
+        open_app(tools=[make_tool("everybody.meet", meet)]) as app,
+    ):
         app.portal.call(_use_pool, pool)
         runs = [app.start("everybody.meet()") for _ in range(128)]
         texts = [run.result(TIMEOUT_SECONDS * 5).text for run in runs]
@@ -183,7 +195,9 @@ async def _use_pool(pool: object) -> None:
 
 
 def test_a_result_is_not_lost_when_its_cell_exits(app: App) -> None:
-    """A cell ends right after its response; the order in which the server sees the two must not matter."""
+    """A cell ends right after its response; the order in which the server sees the two must not
+    matter.
+    """
     runs = 3000 if NIGHTLY else 300
     texts: list[str] = []
     for batch in range(runs // 20):
@@ -199,7 +213,10 @@ def test_threads_of_a_run_call_tools_concurrently() -> None:
         processes.wait(TIMEOUT_SECONDS)
         return number
 
-    code = "from concurrent.futures import ThreadPoolExecutor as Pool\nlist(Pool(8).map(demo.meet, range(8)))"
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor as Pool\nlist(Pool(8).map(demo.meet,"
+        " range(8)))"
+    )
     with open_app(tools=[make_tool("demo.meet", meet)]) as app:
         assert app.value(code) == "[0,1,2,3,4,5,6,7]"
 
@@ -214,24 +231,45 @@ list(Pool(8).map(demo.echo, words)) == words
     assert [run.result(TIMEOUT_SECONDS * 3).text for run in runs] == ["True"] * 10
 
 
-# --- failing runs and concurrent runs --------------------------------------------------------------------------------
+# --- failing runs and concurrent runs -------------------------------------------------------------
 
 FAILING_RUNS = {
     "an exit": ("raise SystemExit(3)", "SystemExit: 3"),
-    "an exit in a function": ("import sys\ndef f(): sys.exit('over')\nf()", "SystemExit: over\n  line 2"),
+    "an exit in a function": (
+        "import sys\ndef f(): sys.exit('over')\nf()",
+        "SystemExit: over\n  line 2",
+    ),
     "os._exit": ("import os; os._exit(9)", "its process exited with status 9"),
-    "a crash": ("import ctypes; ctypes.string_at(0)", "its process was killed by SIGSEGV (a crash)"),
+    "a crash": (
+        "import ctypes; ctypes.string_at(0)",
+        "its process was killed by SIGSEGV (a crash)",
+    ),
     "closed descriptors": ("import os; os.closerange(0, 9999)", "the run ended without a response"),
-    "an endless loop": ("x = 1\nwhile True:\n    x += 1", f"longer than {SHORT_SECONDS:g} s\n  line "),
+    "an endless loop": (
+        "x = 1\nwhile True:\n    x += 1",
+        f"longer than {SHORT_SECONDS:g} s\n  line ",
+    ),
     "an endless loop in C": ("sum(range(10**12))", f"the run took longer than {SHORT_SECONDS:g} s"),
     "endless printing": ("while True: print('x' * 100)", "printed more than 1048576 bytes"),
-    "no memory": ("x = 'x' * (1 << 40)", "line 1: x = 'x' * (1 << 40)\nThe run exceeded its memory limit"),
-    "a fork": ("import os\nos.fork()", "PermissionError: [Errno 1] Operation not permitted\n  line 2"),
+    "no memory": (
+        "x = 'x' * (1 << 40)",
+        "line 1: x = 'x' * (1 << 40)\nThe run exceeded its memory limit",
+    ),
+    "a fork": (
+        "import os\nos.fork()",
+        "PermissionError: [Errno 1] Operation not permitted\n  line 2",
+    ),
     "a program": ("import os\nos.system('true') and 1/0", "Error"),
     "a network": ("import socket\nsocket.socket()", "PermissionError"),
     "killing the parent": ("import os\nos.kill(os.getppid(), 9)", "PermissionError"),
-    "a thread left behind": ("import threading, time\nthreading.Thread(target=time.sleep, args=[99]).start()", "None"),
-    "an unknown name": ("nonsense", "NameError: name 'nonsense' is not defined\n  line 1: nonsense"),
+    "a thread left behind": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=[99]).start()",
+        "None",
+    ),
+    "an unknown name": (
+        "nonsense",
+        "NameError: name 'nonsense' is not defined\n  line 1: nonsense",
+    ),
     "wrong syntax": ("x = 1\nfor", "SyntaxError: invalid syntax\n  line 2: for"),
     "NUL bytes": ("x = 1\0", "null bytes"),
     "a lone surrogate": ("x = '\ud800'\nx", "\\ud800"),
@@ -239,8 +277,8 @@ FAILING_RUNS = {
     "deep operators": ("-" * 100000 + "1", "Error"),
 }
 
-# What the same code reports in a WebAssembly sandbox, which has one thread, no processes and 32 bits, and which ends
-# its process when its stack overflows.
+# What the same code reports in a WebAssembly sandbox, which has one thread, no processes and 32
+# bits, and which ends its process when its stack overflows.
 IN_SANDBOXES = {
     "os._exit": "the run ended without a response",
     "a crash": "the WebAssembly sandbox does not have the module '_ctypes'",
@@ -285,7 +323,9 @@ def test_a_run_that_disables_its_timer_ends_within_the_grace_period() -> None:
 
     with open_app({"execution": {"timeout": 2}}) as app:
         app.value("1")
-        assert is_within(2 + 0.2 + 2, partial(loop, app))  # timeout + grace period + a margin for a busy machine
+        assert is_within(
+            2 + 0.2 + 2, partial(loop, app)
+        )  # timeout + grace period + a margin for a busy machine
 
 
 def test_output_before_a_timeout_is_returned(brief: App) -> None:
@@ -301,21 +341,24 @@ def test_output_and_calls_before_a_crash_are_returned() -> None:
     assert "Calls already made: demo.echo (ok)" in answer.text
 
 
-@pytest.mark.parametrize("code", ["import os\nos._exit(0)", "raise MemoryError", "import os\nos.abort()"])
+@pytest.mark.parametrize(
+    "code", ["import os\nos._exit(0)", "raise MemoryError", "import os\nos.abort()"]
+)
 def test_runs_work_after_many_cells_have_died(app: App, code: str) -> None:
     for _ in range(20):
         app.run(code)
     assert app.value("1 + 1") == "2"
 
 
-# --- concurrent runs -------------------------------------------------------------------------------------------------
+# --- concurrent runs ------------------------------------------------------------------------------
 
 
 def test_the_scratch_directory_of_another_run_is_inaccessible() -> None:
     with open_gated_app() as (app, gate):
-        neighbor = start_at_gate(gate, app, "open('secret', 'w').write('mine')\nimport os\nprint(os.getcwd())")
-        tried = app.value(
-            """
+        neighbor = start_at_gate(
+            gate, app, "open('secret', 'w').write('mine')\nimport os\nprint(os.getcwd())"
+        )
+        tried = app.value("""
 import glob, os
 found = []
 for n in range(200):
@@ -326,8 +369,7 @@ for n in range(200):
         try: found.append(str(way())) if f'../{n}' != f'../{os.path.basename(os.getcwd())}' else None
         except OSError: pass
 [found, glob.glob('../*')]
-"""
-        )
+""")
         gate.open()
         assert tried == "[[],[]]"
         assert neighbor.result(TIMEOUT_SECONDS).blocks[-1] == '["let go","untouched"]'
@@ -367,7 +409,7 @@ def test_a_run_that_floods_descriptor_1_does_not_block_others() -> None:
         assert "longer than" in flood.result(TIMEOUT_SECONDS).text
 
 
-# --- cancelling ------------------------------------------------------------------------------------------------------
+# --- cancelling -----------------------------------------------------------------------------------
 
 
 @pytest.mark.kernel
@@ -416,7 +458,9 @@ def test_runs_cancelled_before_they_start_leave_no_processes() -> None:
             assert run.result(TIMEOUT_SECONDS).raised == "cancelled"
         assert arena.run("'alive'").text == "alive"
         few = 1 + 1 + 2 + 1  # server, zygote, two idle cells, and one that is ending
-        assert eventually(lambda: len(list_descendants(arena.process.pid)) <= few), list_descendants(arena.process.pid)
+        assert eventually(lambda: len(list_descendants(arena.process.pid)) <= few), (
+            list_descendants(arena.process.pid)
+        )
 
 
 def test_a_cell_is_freed_when_its_client_stops_waiting() -> None:
@@ -434,7 +478,7 @@ def test_a_cell_is_freed_when_its_client_stops_waiting() -> None:
         assert eventually(lambda: len(list_descendants(mine)) <= resting + 1)
 
 
-# --- the death of the zygote and of the server -----------------------------------------------------------------------
+# --- the death of the zygote and of the server ----------------------------------------------------
 
 
 @pytest.mark.kernel
@@ -447,7 +491,8 @@ def test_active_runs_fail_when_the_zygote_dies_and_the_next_works() -> None:
             texts = [run.result(TIMEOUT_SECONDS).text for run in runs]
             assert cells.all_ended()
         expected = (
-            "ToolError: the run ended without a response: its process is gone\nCalls already made: demo.echo (ok)"
+            "ToolError: the run ended without a response: its process is gone\nCalls already made:"
+            " demo.echo (ok)"
         )
         assert texts == [expected] * 3
         assert arena.run("1 + 1").text == "2"
@@ -478,7 +523,12 @@ def _list_zombies(arena: Arena) -> list[int]:
 
 def _read_state(process: int) -> str:
     try:
-        return Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0]
+        return (
+            Path(f"/proc/{process}/stat")
+            .read_text(encoding="ascii", errors="replace")
+            .rpartition(")")[2]
+            .split()[0]
+        )
     except OSError:
         return "gone"
 
@@ -493,7 +543,8 @@ def test_the_server_recovers_from_repeated_zygote_deaths() -> None:
         assert "Traceback" not in arena.stderr()
 
 
-# Unreadable directories come last: the server ends a run with such directories at the next check of its disk usage.
+# Unreadable directories come last: the server ends a run with such directories at the next check of
+# its disk usage.
 LITTER = """
 import os
 os.makedirs('a/b/c')
@@ -520,8 +571,8 @@ TERMINATIONS = [
     ("spawned", "waiting", KILLED, False),
     ("spawned", "looping", KILLED, False),
 ]
-# Excludes littering as an ordinary user: a server that cannot read a directory ends the run before the test does.
-# tests/unit/test_scratch.py covers the removal of such files.
+# Excludes littering as an ordinary user: a server that cannot read a directory ends the run before
+# the test does. tests/unit/test_scratch.py covers the removal of such files.
 ALL_TERMINATIONS = [
     case
     for case in itertools.product(("forked", "spawned"), STAYING, (KILLED, ENDED), (False, True))
@@ -530,7 +581,9 @@ ALL_TERMINATIONS = [
 
 
 @pytest.mark.kernel
-@pytest.mark.parametrize(("launcher", "staying", "how", "as_user"), ALL_TERMINATIONS if NIGHTLY else TERMINATIONS)
+@pytest.mark.parametrize(
+    ("launcher", "staying", "how", "as_user"), ALL_TERMINATIONS if NIGHTLY else TERMINATIONS
+)
 def test_a_killed_server_leaves_no_processes_or_files(
     launcher: str, staying: str, how: signal.Signals, as_user: bool
 ) -> None:
@@ -546,7 +599,9 @@ def test_a_killed_server_leaves_no_processes_or_files(
         if launcher == "spawned":  # the next server cleans up
             with open_arena(Setup(scratch=arena.scratch, as_user=as_user)) as following:
                 assert following.run("1").text == "1"
-        assert eventually(lambda: not list(arena.scratch.iterdir())), sorted(arena.scratch.glob("*/*"))
+        assert eventually(lambda: not list(arena.scratch.iterdir())), sorted(
+            arena.scratch.glob("*/*")
+        )
 
 
 def test_closing_a_server_ends_active_runs_and_deletes_their_files() -> None:
@@ -557,7 +612,10 @@ def test_closing_a_server_ends_active_runs_and_deletes_their_files() -> None:
             arena.close()
             assert processes.all_ended()
         assert list(arena.scratch.iterdir()) == []
-        assert all(run.exception(TIMEOUT_SECONDS) or run.result().raised or run.result().is_error for run in runs)
+        assert all(
+            run.exception(TIMEOUT_SECONDS) or run.result().raised or run.result().is_error
+            for run in runs
+        )
 
 
 def test_cleanup_tolerates_directories_that_disappear(tmp_path: Path) -> None:
@@ -583,8 +641,13 @@ def test_cleanup_tolerates_directories_that_disappear(tmp_path: Path) -> None:
 
 
 def test_cleanup_removes_only_directories_of_dead_servers(tmp_path: Path) -> None:
-    dead, alive = tmp_path / f"onetool-{MORE_THAN_ANY_PID}-x", tmp_path / f"onetool-{os.getppid()}-x"
-    others = [tmp_path / name for name in ("onetool-", "onetool-x-1", "onetool", "other-1-x", "onetool-1")]
+    dead, alive = (
+        tmp_path / f"onetool-{MORE_THAN_ANY_PID}-x",
+        tmp_path / f"onetool-{os.getppid()}-x",
+    )
+    others = [
+        tmp_path / name for name in ("onetool-", "onetool-x-1", "onetool", "other-1-x", "onetool-1")
+    ]
     for directory in (dead, alive, *others):
         (directory / "inner").mkdir(parents=True)
     launch._sweep(str(tmp_path))
@@ -601,7 +664,7 @@ def test_finished_cells_do_not_accumulate() -> None:
         assert eventually(lambda: len(list_descendants(arena.process.pid)) <= 1 + 1 + 2)
 
 
-# --- missing features of the machine ---------------------------------------------------------------------------------
+# --- missing features of the machine --------------------------------------------------------------
 
 ISOLATION_BY_SETUP = {
     "everything": (Setup(), "landlock+seccomp"),
@@ -618,7 +681,9 @@ ISOLATION_BY_SETUP = {
 
 
 def uses_sandboxes(setup: Setup) -> bool:
-    """Return whether the server uses WebAssembly instead of the kernel: without Landlock, if the extra is installed."""
+    """Return whether the server uses WebAssembly instead of the kernel: without Landlock, if the
+    extra is installed.
+    """
     return setup.launcher == "forked" and "landlock" in setup.lacking and not find_wasm_problem()
 
 
@@ -635,9 +700,15 @@ def test_health_reports_the_isolation_in_effect(machine: str) -> None:
         assert json.loads(reported) == {"cells": setup.launcher, "sandbox": sandbox}
         is_noted = sandbox != "landlock+seccomp" and setup.isolation != "off"
         assert len(notes) == is_noted
-        assert all(note.startswith("Note: code runs with") or "partial isolation" in note for note in notes)
-        assert ("PermissionError" in arena.run("import socket\nsocket.socket()").text) == ("seccomp" in sandbox)
-        assert ("PermissionError" in arena.run("open('/etc/passwd')").text) == ("landlock" in sandbox)
+        assert all(
+            note.startswith("Note: code runs with") or "partial isolation" in note for note in notes
+        )
+        assert ("PermissionError" in arena.run("import socket\nsocket.socket()").text) == (
+            "seccomp" in sandbox
+        )
+        assert ("PermissionError" in arena.run("open('/etc/passwd')").text) == (
+            "landlock" in sandbox
+        )
 
 
 @pytest.mark.kernel
@@ -699,7 +770,7 @@ child
         assert eventually(lambda: _read_state(child) in {"gone", "Z"})
 
 
-# --- disks and homes -------------------------------------------------------------------------------------------------
+# --- disks and homes ------------------------------------------------------------------------------
 
 
 NO_SPACE = "No space left on device"
@@ -736,8 +807,13 @@ def tiny_disk(tmp_path: Path) -> Iterator[TinyDisk]:
     path = tmp_path / "tiny"
     path.mkdir()
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"none", str(path).encode(), b"tmpfs", 0, b"size=256k,nr_inodes=64,mode=777") != 0:
-        skip_or_fail(f"a small file system cannot be mounted here: {os.strerror(ctypes.get_errno())}")
+    if (
+        libc.mount(b"none", str(path).encode(), b"tmpfs", 0, b"size=256k,nr_inodes=64,mode=777")
+        != 0
+    ):
+        skip_or_fail(
+            f"a small file system cannot be mounted here: {os.strerror(ctypes.get_errno())}"
+        )
     try:
         yield TinyDisk(path)
     finally:
@@ -756,14 +832,20 @@ def test_a_run_that_fills_the_disk_gets_the_error(tiny_disk: TinyDisk) -> None:
 def test_a_full_disk_fails_new_runs_but_not_active_ones(tiny_disk: TinyDisk) -> None:
     with open_arena(Setup(scratch=tiny_disk.path)) as arena:
         assert arena.run("1 + 1").text == "2"
-        assert arena.run("import time\ntime.sleep(0)\n3").text == "3"  # the first run searches for a pack named time
-        under_way = arena.start("import time\nopen('begun', 'w').close()\ntime.sleep(2.5)\n'blocked_signals'")
+        assert (
+            arena.run("import time\ntime.sleep(0)\n3").text == "3"
+        )  # the first run searches for a pack named time
+        under_way = arena.start(
+            "import time\nopen('begun', 'w').close()\ntime.sleep(2.5)\n'blocked_signals'"
+        )
         assert eventually(lambda: list(tiny_disk.path.rglob("begun")))
         answers = []
         for _ in range(20):
             tiny_disk.fill()  # an ending cell frees space for a new one
             answers.append(arena.run("2 + 2"))
-        assert not [answer.text for answer in answers if answer.text != "4" and NO_SPACE not in answer.text]
+        assert not [
+            answer.text for answer in answers if answer.text != "4" and NO_SPACE not in answer.text
+        ]
         assert any(answer.is_error for answer in answers)
         assert not [answer for answer in answers if "Traceback" in answer.text]
         assert under_way.result(TIMEOUT_SECONDS).text == "blocked_signals"
@@ -796,14 +878,20 @@ def test_runs_succeed_if_the_home_directory_is_unwritable(tmp_path: Path) -> Non
     home = {"HOME": "/proc/nobody/home", "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)}
     code = "[1 + 1, ot.health()['problems']]"
     done = subprocess.run(
-        [PROGRAM, "run", code], env=home, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [PROGRAM, "run", code],
+        env=home,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("[2,")
     assert "Traceback" not in done.stderr
 
 
-# --- a server that stays small and quick -----------------------------------------------------------------------------
+# --- a server that stays small and quick ----------------------------------------------------------
 
 
 def _flood_without_reading(size: int, times: int) -> str:
@@ -820,14 +908,18 @@ for _ in range({times}):
 
 GREEDY = {
     "unread responses": _flood_without_reading(1_000_000, 1500),
-    "names of a megabyte": _flood_without_reading(10, 100).replace("'demo.echo'", "'x' * 1_000_000"),
-    "a value of many small items": """
+    "names of a megabyte": (
+        _flood_without_reading(10, 100).replace("'demo.echo'", "'x' * 1_000_000")
+    ),
+    "a value of many small items": (
+        """
 import os
 own = next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}'))
 left = memoryview(b'{"id":1,"result":{"has_value":true,"format":null,"from_ot":false,"value":[[]'
                   + b',[]' * 30_000_000 + b']}}\\n')
 while left: left = left[os.write(own, left):]
-""",
+"""
+    ),
 }
 
 
@@ -853,7 +945,10 @@ def test_a_flooding_run_costs_little_memory_and_does_not_delay_others(greed: str
                 slowest = max(slowest, time.monotonic() - started)
                 largest = max(largest, arena.facts()["peak_kb"])
             lasted = time.monotonic() - began
-            cost = f"{(largest - before) // 1024} MB, and a neighbor waited {slowest:.1f} s of {lasted:.1f}"
+            cost = (
+                f"{(largest - before) // 1024} MB, and a neighbor waited {slowest:.1f} s of"
+                f" {lasted:.1f}"
+            )
             assert largest - before < 600_000, cost
             if slowest < lasted / 2:  # a blocked run would wait for the whole duration
                 return
@@ -865,7 +960,11 @@ def test_a_run_cannot_silence_the_log() -> None:
         arena.run("try: ot.call(chr(0xd800))\nexcept Exception: pass")
         arena.run("demo.echo('after')")
         log = arena.home / ".onetool" / "logs" / "onetool.log"
-        assert eventually(lambda: log.exists() and "demo.echo" in log.read_text(encoding="utf-8", errors="replace"))
+        assert eventually(
+            lambda: (
+                log.exists() and "demo.echo" in log.read_text(encoding="utf-8", errors="replace")
+            )
+        )
         assert "Traceback" not in arena.stderr()
 
 
@@ -897,7 +996,12 @@ def test_each_kind_of_failure_has_its_own_error_code() -> None:
             arena.run("while True: pass", "brief"),
             arena.run("for _ in range(2000): demo.echo('x')"),
         ]
-    assert [outcome.error for outcome in outcomes] == [None, "execution_error", "timeout", "budget_exceeded"]
+    assert [outcome.error for outcome in outcomes] == [
+        None,
+        "execution_error",
+        "timeout",
+        "budget_exceeded",
+    ]
 
 
 @pytest.mark.kernel

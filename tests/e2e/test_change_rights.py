@@ -1,4 +1,6 @@
-"""Test that every route that changes something asks who may: each operation of the OpenAPI document is tried."""
+"""Test that every route that changes something asks who may: each operation of the OpenAPI document
+is tried.
+"""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +14,10 @@ from onetool.util.token_ids import hash_token
 AGENTS = {
     "without write": {"permissions": ["read", "network"]},
     "read-only": {"permissions": ["read", "write", "network"], "policy": "read-only"},
-    "denying": {"permissions": ["read", "write", "network"], "policy": [{"effect": "write", "decision": "deny"}]},
+    "denying": {
+        "permissions": ["read", "write", "network"],
+        "policy": [{"effect": "write", "decision": "deny"}],
+    },
 }
 CHANGING = {"post", "put", "patch", "delete"}
 # They call tools, which are authorized by the bus, check a draft, or sign a browser in with a code.
@@ -27,7 +32,12 @@ CALLS = {
 }
 # Local requests without a token may change these; all other routes need a scope.
 STORED = ("/tools/", "/api/tools/", "/api/packs/", "/api/import", "/api/request-preview")
-NAMES = {"/api/tools/": "rain.now", "/api/packs/": "rain", "/api/servers/": "web", "/api/agents/": "read-only"}
+NAMES = {
+    "/api/tools/": "rain.now",
+    "/api/packs/": "rain",
+    "/api/servers/": "web",
+    "/api/agents/": "read-only",
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +51,26 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
 
 @pytest.fixture(scope="module")
 def operations(rest: Rest) -> list[tuple[str, str, str]]:
-    """Return the method, the path and the URL of an existing thing for each operation that changes something."""
+    """Return the method, the path and the URL of an existing thing for each operation that changes
+    something.
+    """
     bundle = rest.bundle("rain")
     rest.tool(bundle, "now", "1", **http_draft("https://example.com/now"))
-    values = {"bundleID": bundle.rpartition("/")[2], "toolSlug": "now", "version": "1", "runID": f"r_{'0' * 32}"}
+    values = {
+        "bundleID": bundle.rpartition("/")[2],
+        "toolSlug": "now",
+        "version": "1",
+        "runID": f"r_{'0' * 32}",
+    }
     found = []
     for path, methods in rest.get("/openapi.json")["paths"].items():
         name = next((name for start, name in NAMES.items() if path.startswith(start)), "any")
         url = fill(path, {**values, "name": name})
-        found += [(method, path, url) for method in methods.keys() & CHANGING if (method, path) not in CALLS]
+        found += [
+            (method, path, url)
+            for method in methods.keys() & CHANGING
+            if (method, path) not in CALLS
+        ]
     return found
 
 

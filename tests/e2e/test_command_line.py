@@ -55,7 +55,10 @@ def test_run_accepts_a_file_standard_input_and_a_format(tmp_path: Path) -> None:
         check=False,
     )
     assert fed.stdout == "42\n"
-    assert json.loads(run_cli(tmp_path, "run", "--json", "5").stdout) == {"blocks": ["5"], "is_error": False}
+    assert json.loads(run_cli(tmp_path, "run", "--json", "5").stdout) == {
+        "blocks": ["5"],
+        "is_error": False,
+    }
 
 
 @pytest.mark.parametrize(
@@ -86,11 +89,16 @@ def test_call_prints_json(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "call", "machine.memory", 'unit="MiB"')
     assert json.loads(done.stdout)["unit"] == "MiB"
     assert json.loads(run_cli(tmp_path, "call", "ot.version").stdout) == __version__
-    assert run_cli(tmp_path, "call", "json.parse", "json=1").stdout == "1\n", "a string parameter gets a string"
+    assert run_cli(tmp_path, "call", "json.parse", "json=1").stdout == "1\n", (
+        "a string parameter gets a string"
+    )
 
 
 def test_discovery_does_not_load_the_server(tmp_path: Path) -> None:
-    code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
+    code = (
+        "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in"
+        " sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment(tmp_path),
@@ -110,9 +118,13 @@ def test_help_shows_a_tool_searches_by_keyword_and_explains_itself(tmp_path: Pat
 
 
 def test_search_lists_the_hits_of_ot_search(tmp_path: Path) -> None:
-    assert run_cli(tmp_path, "search", "how", "busy", "--limit", "2").stdout.startswith("machine.cpu ")
+    assert run_cli(tmp_path, "search", "how", "busy", "--limit", "2").stdout.startswith(
+        "machine.cpu "
+    )
     found = json.loads(run_cli(tmp_path, "search", "how busy", "--limit", "2", "--json").stdout)
-    assert found == json.loads(run_cli(tmp_path, "call", "ot.search", "query=how busy", "limit=2").stdout)
+    assert found == json.loads(
+        run_cli(tmp_path, "call", "ot.search", "query=how busy", "limit=2").stdout
+    )
     assert "Run `onetool tools`" in run_cli(tmp_path, "search", "xyzzyqwv").stdout
 
 
@@ -150,7 +162,9 @@ def test_an_unknown_tool_cannot_be_disabled(tmp_path: Path) -> None:
 def test_project_settings_apply_only_while_trusted(tmp_path: Path) -> None:
     project = tmp_path / "project"
     (project / ".onetool").mkdir(parents=True)
-    (project / ".onetool" / "onetool.yaml").write_text("aliases: {t: machine.now}\n", encoding="utf-8")
+    (project / ".onetool" / "onetool.yaml").write_text(
+        "aliases: {t: machine.now}\n", encoding="utf-8"
+    )
 
     def onetool(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -196,7 +210,12 @@ def run_in_terminal(home: Path, *arguments: str, keys: str = "") -> str:
     ours, theirs = pty.openpty()
     os.write(ours, keys.encode())
     with subprocess.Popen(
-        [PROGRAM, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(home), cwd=home
+        [PROGRAM, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(home),
+        cwd=home,
     ) as process:
         os.close(theirs)
         output = b""
@@ -225,7 +244,9 @@ def test_the_status_shows_invalid_settings_first(tmp_path: Path) -> None:
     assert "onetool.yaml:1" in output
 
 
-@pytest.mark.parametrize(("keys", "connects"), [("\n", True), ("y\n", True), ("n\n", False), ("\x04", False)])
+@pytest.mark.parametrize(
+    ("keys", "connects"), [("\n", True), ("y\n", True), ("n\n", False), ("\x04", False)]
+)
 def test_init_asks_whether_to_connect_a_client(tmp_path: Path, keys: str, connects: bool) -> None:
     (tmp_path / ".cursor").mkdir()
     output = run_in_terminal(tmp_path, "init", keys=keys)
@@ -262,22 +283,29 @@ def test_output_to_a_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-# --- JSON --------------------------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 API = {
     "openapi": "3.0.0",
     "info": {"title": "Pets", "version": "1"},
     "servers": [{"url": "https://pets.example"}],
-    "paths": {"/pets": {"get": {"operationId": "listPets", "responses": {"200": {"description": "ok"}}}}},
+    "paths": {
+        "/pets": {"get": {"operationId": "listPets", "responses": {"200": {"description": "ok"}}}}
+    },
 }
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_every_command_that_prints_data_supports_json(tmp_path: Path) -> None:
-    """The order matters: some commands need the output of others. `serve --http --json` is in test_http_server."""
+    """The order matters: some commands need the output of others.
+
+    `serve --http --json` is in test_http_server.
+    """
     (tmp_path / "pets.json").write_text(json.dumps(API), encoding="utf-8")
-    (tmp_path / "servers.json").write_text('{"mcpServers": {"own": {"command": "true"}}}', encoding="utf-8")
+    (tmp_path / "servers.json").write_text(
+        '{"mcpServers": {"own": {"command": "true"}}}', encoding="utf-8"
+    )
     commands = (
         "init",
         "tools",
@@ -333,7 +361,7 @@ def test_with_json_errors_are_plain_text_on_standard_error(tmp_path: Path) -> No
     assert "is not a directory" in done.stderr
 
 
-# --- the exit status ---------------------------------------------------------------------------------------
+# --- the exit status ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -363,17 +391,22 @@ def test_with_json_errors_are_plain_text_on_standard_error(tmp_path: Path) -> No
         ("--nonsense", 2),
     ],
 )
-def test_the_exit_status_shows_success_failure_or_usage_error(tmp_path: Path, command: str, status: int) -> None:
+def test_the_exit_status_shows_success_failure_or_usage_error(
+    tmp_path: Path, command: str, status: int
+) -> None:
     done = run_cli(tmp_path, *command.split())
     assert done.returncode == status, done.stderr
     assert (done.stderr == "") == (status == 0 or command == "run 1/0")
 
 
 def test_the_help_text_lists_the_exit_statuses(tmp_path: Path) -> None:
-    assert "0 success, 1 failure, 2 usage error, 130 interrupted (Ctrl+C), 143" in run_cli(tmp_path, "--help").stdout
+    assert (
+        "0 success, 1 failure, 2 usage error, 130 interrupted (Ctrl+C), 143"
+        in run_cli(tmp_path, "--help").stdout
+    )
 
 
-# --- hostile environments ----------------------------------------------------------------------------------
+# --- hostile environments -------------------------------------------------------------------------
 
 EVERYTHING = (
     "run 1",
@@ -417,7 +450,8 @@ def assert_no_traceback(done: subprocess.CompletedProcess[bytes], *statuses: int
 
 
 LATIN = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-# A script in which `$o {0}` is the command, its environment variables, and the allowed exit statuses.
+# A script in which `$o {0}` is the command, its environment variables, and the allowed exit
+# statuses.
 ENVIRONMENTS: tuple[tuple[str, dict[str, str], set[int]], ...] = (
     ("$o {0} >&-", {}, {0, 1}),
     ("$o {0} >&- 2>&- <&-", {}, {0, 1}),
@@ -438,13 +472,18 @@ def test_commands_print_no_traceback_in_hostile_environments(tmp_path: Path, at:
     """Run every command in one of the environments; nightly in all of them."""
     home = tmp_path / "home"
     home.mkdir()
-    for script, env, statuses in ENVIRONMENTS if NIGHTLY else [ENVIRONMENTS[at % len(ENVIRONMENTS)]]:
+    for script, env, statuses in (
+        ENVIRONMENTS if NIGHTLY else [ENVIRONMENTS[at % len(ENVIRONMENTS)]]
+    ):
         assert_no_traceback(run_in_shell(home, script.format(EVERYTHING[at]), **env), *statuses)
 
 
 def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     done = run_in_shell(tmp_path, "$o --version >/dev/full")
-    assert (done.returncode, done.stderr) == (1, b"onetool: cannot write the output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"onetool: cannot write the output: No space left on device\n",
+    )
 
 
 @pytest.mark.nightly
@@ -455,14 +494,20 @@ def test_unusual_characters_are_printed_in_any_locale(tmp_path: Path) -> None:
 
 
 CRASH = (
-    "import sys; from onetool.cli import main, tools; tools.main = lambda _: {}['odd']; sys.exit(main.main(['tools']))"
+    "import sys; from onetool.cli import main, tools; tools.main = lambda _: {}['odd'];"
+    " sys.exit(main.main(['tools']))"
 )
 
 
 def run_crashing(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
     variables = {**environment(home), **env}
     return subprocess.run(
-        [sys.executable, "-c", CRASH], cwd=home, env=variables, capture_output=True, text=True, check=False
+        [sys.executable, "-c", CRASH],
+        cwd=home,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -485,14 +530,22 @@ def test_a_debug_variable_shows_the_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "Traceback" in done.stderr
     unwritable = run_crashing(tmp_path, HOME="/dev/null")
-    assert unwritable.stderr.splitlines()[1] == "onetool: set ONETOOL_DEBUG=1 and retry to see details"
+    assert (
+        unwritable.stderr.splitlines()[1] == "onetool: set ONETOOL_DEBUG=1 and retry to see details"
+    )
 
 
-# --- signals -----------------------------------------------------------------------------------------------
+# --- signals --------------------------------------------------------------------------------------
 
-# The program prints a line when it starts: signals during the start of Python itself are out of scope.
-BEGINS = "import sys; from onetool.cli.main import main; print('begins', flush=True); sys.exit(main(sys.argv[1:]))"
-SLOW_TOOL = "import time\ndef wait(seconds: float) -> float:\n    time.sleep(seconds)\n    return seconds\n"
+# The program prints a line when it starts: signals during the start of Python itself are out of
+# scope.
+BEGINS = (
+    "import sys; from onetool.cli.main import main; print('begins', flush=True);"
+    " sys.exit(main(sys.argv[1:]))"
+)
+SLOW_TOOL = (
+    "import time\ndef wait(seconds: float) -> float:\n    time.sleep(seconds)\n    return seconds\n"
+)
 ENDLESS = {
     "run": ("run", "while True: pass"),
     "call": ("call", "slow.wait", "seconds=600"),
@@ -529,7 +582,9 @@ def start_command(home: Path, *command: str) -> Iterator[subprocess.Popen[str]]:
     tool.parent.mkdir(parents=True)
     tool.write_text(SLOW_TOOL, encoding="utf-8")
     (home / ".cursor").mkdir()
-    (home / ".cursor" / "mcp.json").write_text('{"mcpServers": {"own": {"command": "true"}}}', encoding="utf-8")
+    (home / ".cursor" / "mcp.json").write_text(
+        '{"mcpServers": {"own": {"command": "true"}}}', encoding="utf-8"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", BEGINS, *command],
         cwd=home,
@@ -575,7 +630,10 @@ def test_a_command_ended_by_a_signal_leaves_nothing_behind(
                     os.killpg(process.pid, number)  # as a terminal does
             out, err = process.communicate(timeout=30)
         fine = {0} if command in {"import", "serve --http"} else set()
-        assert process.returncode in {130 if number == signal.SIGINT else 143, -number, *fine}, (out, err)
+        assert process.returncode in {130 if number == signal.SIGINT else 143, -number, *fine}, (
+            out,
+            err,
+        )
         assert "Traceback" not in out + err
         assert command == "import" or not ended_itself
         assert_nothing_is_left(process.pid, home)
@@ -605,4 +663,6 @@ def fail():
     done = run_cli(tmp_path, "call", *more, tool)
     assert done.returncode == (1 if tool == "leaky.fail" else 0), done
     assert "[REDACTED]" in done.stdout + done.stderr
-    assert not [form for form in ("tok-5f2a", secret.encode().hex()) if form in done.stdout + done.stderr]
+    assert not [
+        form for form in ("tok-5f2a", secret.encode().hex()) if form in done.stdout + done.stderr
+    ]

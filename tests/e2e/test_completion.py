@@ -27,8 +27,13 @@ servers: {github: {command: "false"}}
 agents: {reader: {permissions: [read]}}
 auth: {tokens: [{name: laptop, token_env: X}]}
 """
-PINS: dict[str, Any] = {"github": {"list_issues": {"input_schema": {"properties": {"owner": {}, "state": {}}}}}}
-PACK = "from ot import ToolContext\ndef poke(context: ToolContext, where: str, *, hard: bool = False):\n    pass\n"
+PINS: dict[str, Any] = {
+    "github": {"list_issues": {"input_schema": {"properties": {"owner": {}, "state": {}}}}}
+}
+PACK = (
+    "from ot import ToolContext\ndef poke(context: ToolContext, where: str, *, hard: bool ="
+    " False):\n    pass\n"
+)
 IN_BASH = """
 eval "$(onetool completion bash)"
 COMP_WORDS=(onetool "$@"); COMP_CWORD=$#
@@ -48,7 +53,11 @@ def home(tmp_path: Path) -> Path:
 
 
 def shell_environment(home: Path) -> dict[str, str]:
-    return {**environment(home), "PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}", "TERM": "xterm"}
+    return {
+        **environment(home),
+        "PATH": f"{Path(PROGRAM).parent}:{os.environ['PATH']}",
+        "TERM": "xterm",
+    }
 
 
 def complete_in_bash(home: Path, *words: str) -> list[str]:
@@ -72,7 +81,16 @@ def complete(home: Path, *words: str) -> list[str]:
 
 
 def test_bash_inserts_names_as_words(home: Path) -> None:
-    hostile = ["$(touch ran)", "a; touch ran", "*", "two words", "'quoted\"", "`touch ran`", "~", "a\\b"]
+    hostile = [
+        "$(touch ran)",
+        "a; touch ran",
+        "*",
+        "two words",
+        "'quoted\"",
+        "`touch ran`",
+        "~",
+        "a\\b",
+    ]
     configure(home, yaml.safe_dump({"agents": {name: {"permissions": []} for name in hostile}}))
     done = subprocess.run(
         ["bash", "--norc", "-c", IN_BASH.replace("'%s\\n'", "'%s '"), "bash", "run", "--agent", ""],
@@ -85,7 +103,11 @@ def test_bash_inserts_names_as_words(home: Path) -> None:
     )
     # The inserted text is read by the shell again, when the person presses Enter.
     words = subprocess.run(
-        ["bash", "-c", f"printf '%s\\n' {done.stdout}"], cwd=home, capture_output=True, text=True, check=True
+        ["bash", "-c", f"printf '%s\\n' {done.stdout}"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert words.stdout.splitlines() == ["default", *sorted(hostile)]
     assert not (home / "ran").exists()
@@ -150,7 +172,9 @@ def test_all_commands_are_completed(home: Path) -> None:
         (("run", "\x1b[31m"), []),
     ],
 )
-def test_each_position_has_its_candidates(home: Path, words: tuple[str, ...], expected: list[str]) -> None:
+def test_each_position_has_its_candidates(
+    home: Path, words: tuple[str, ...], expected: list[str]
+) -> None:
     assert complete(home, *words) == expected
 
 
@@ -172,14 +196,18 @@ def test_an_untrusted_directory_is_not_read(tmp_path: Path) -> None:
 
     def servers() -> str:
         command = [PROGRAM, "completion", "--answer", "servers", "accept", ""]
-        return subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            command, env=env, cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
 
     assert servers() == ""
     trust(directory, user)
     assert servers() == "github\n"
 
 
-@pytest.mark.parametrize("broken", ["servers: [", "servers: 1\nagents: []\nauth: {tokens: {}}", "\x00"])
+@pytest.mark.parametrize(
+    "broken", ["servers: [", "servers: 1\nagents: []\nauth: {tokens: {}}", "\x00"]
+)
 def test_invalid_files_do_not_break_completion(home: Path, broken: str) -> None:
     configure(home, broken)
     DocumentFile(home / ".onetool").file.write_text("[", encoding="utf-8")
@@ -191,12 +219,17 @@ def test_invalid_files_do_not_break_completion(home: Path, broken: str) -> None:
 
 def test_completion_loads_no_heavy_modules_and_starts_no_server(home: Path) -> None:
     code = (
-        "import sys; from onetool.cli.main import main; main(['completion', '--answer', 'call', 'github.'])\n"
-        "heavy = {'pydantic', 'mcp', 'anyio', 'asyncio', 'httpx2', 'jsonschema_rs', 'subprocess', 'onetool.app'}\n"
-        "sys.exit(','.join(heavy & sys.modules.keys()) or 0)"
+        "import sys; from onetool.cli.main import main; main(['completion', '--answer', 'call',"
+        " 'github.'])\nheavy = {'pydantic', 'mcp', 'anyio', 'asyncio', 'httpx2', 'jsonschema_rs',"
+        " 'subprocess', 'onetool.app'}\nsys.exit(','.join(heavy & sys.modules.keys()) or 0)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(home), cwd=home, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=environment(home),
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "github.list_issues\n")
 
@@ -204,10 +237,12 @@ def test_completion_loads_no_heavy_modules_and_starts_no_server(home: Path) -> N
 def test_the_completed_tools_are_all_existing_tools(tmp_path: Path) -> None:
     listed = json.loads(run_cli(tmp_path, "tools", "--info", "list", "--json").stdout)
     packs = ("fs.", "http.", "json.", "llm.", "machine.", "ot.", "test.", "yaml.", "grep")
-    assert sorted(name for pack in packs for name in complete(tmp_path, "call", pack)) == sorted(listed)
+    assert sorted(name for pack in packs for name in complete(tmp_path, "call", pack)) == sorted(
+        listed
+    )
 
 
-# --- interactive shells ----------------------------------------------------------------------------------------
+# --- interactive shells ---------------------------------------------------------------------------
 
 
 @contextmanager
@@ -215,7 +250,13 @@ def open_terminal(home: Path, *shell: str) -> Iterator[int]:
     """Start a shell in a terminal and yield the descriptor of the terminal."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        shell, stdin=theirs, stdout=theirs, stderr=theirs, cwd=home, env=shell_environment(home), start_new_session=True
+        shell,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=home,
+        env=shell_environment(home),
+        start_new_session=True,
     ) as process:
         os.close(theirs)
         try:
@@ -235,7 +276,10 @@ def read_until(terminal: int, words: str) -> str:
 
 
 SHELLS = {
-    "bash": (("bash", "--norc", "-i"), 'PS1="> "; eval "$(onetool completion bash)"; echo rea""dy\n'),
+    "bash": (
+        ("bash", "--norc", "-i"),
+        'PS1="> "; eval "$(onetool completion bash)"; echo rea""dy\n',
+    ),
     "zsh": (
         ("zsh", "-f", "-i"),
         "autoload -U compinit; compinit -u -D; eval \"$(onetool completion zsh)\"; echo rea''dy\n",
@@ -265,7 +309,11 @@ def test_fish_gets_the_candidates(home: Path) -> None:
     def tab(line: str) -> list[str]:
         code = f"onetool completion fish | source; complete -C '{line}'"
         done = subprocess.run(
-            ["fish", "--no-config", "-c", code], cwd=home, env=shell_environment(home), capture_output=True, check=True
+            ["fish", "--no-config", "-c", code],
+            cwd=home,
+            env=shell_environment(home),
+            capture_output=True,
+            check=True,
         )
         assert done.stderr == b""
         return done.stdout.decode().splitlines()

@@ -38,7 +38,9 @@ def user_file(home: Path, client: str) -> Path:
 
 
 def read_entry(file: Path, client: str) -> Any:
-    data = tomllib.loads(file.read_text()) if file.suffix == ".toml" else json.loads(file.read_text())
+    data = (
+        tomllib.loads(file.read_text()) if file.suffix == ".toml" else json.loads(file.read_text())
+    )
     return data[CLIENTS[client].key]["onetool"]
 
 
@@ -82,7 +84,9 @@ def test_an_existing_file_is_extended_with_backup_and_redacted_diff(tmp_path: Pa
     done = run_cli(tmp_path, "connect", "cursor", "--write")
     assert done.returncode == 0, done.stderr
     new = file.read_bytes().decode()
-    assert (tmp_path / ".cursor" / "mcp.json.bak").read_bytes().decode() == text.replace("\n", "\r\n")
+    assert (tmp_path / ".cursor" / "mcp.json.bak").read_bytes().decode() == text.replace(
+        "\n", "\r\n"
+    )
     assert all(line in new for line in text.splitlines())
     assert "\n" not in new.replace("\r\n", "")
     assert '+        "onetool": {' in done.stdout
@@ -102,7 +106,9 @@ def test_the_undo_command_restores_the_file(tmp_path: Path) -> None:
 
 
 def test_project_scope_uses_a_separate_file(tmp_path: Path) -> None:
-    done = run_cli(tmp_path, "connect", "vscode", "--project", "--write", "--command", "uvx onetool")
+    done = run_cli(
+        tmp_path, "connect", "vscode", "--project", "--write", "--command", "uvx onetool"
+    )
     assert done.returncode == 0, done.stderr
     entry = read_entry(tmp_path / ".vscode" / "mcp.json", "vscode")
     assert entry == {"type": "stdio", "command": "uvx", "args": ["onetool"]}
@@ -111,7 +117,9 @@ def test_project_scope_uses_a_separate_file(tmp_path: Path) -> None:
     assert "omit --project" in rejected.stderr
 
 
-PROJECT_FILES = {client.name: client.project_file for client in CLIENTS.values() if client.project_file}
+PROJECT_FILES = {
+    client.name: client.project_file for client in CLIENTS.values() if client.project_file
+}
 
 
 @pytest.mark.parametrize("client", PROJECT_FILES)
@@ -127,7 +135,9 @@ def test_a_file_of_a_project_has_no_path_of_this_machine(tmp_path: Path, client:
 
 @pytest.mark.parametrize("client", PROJECT_FILES)
 @pytest.mark.parametrize("write", [(), ("--write",)])
-def test_connect_follows_no_link_out_of_a_project(tmp_path: Path, client: str, write: tuple[str, ...]) -> None:
+def test_connect_follows_no_link_out_of_a_project(
+    tmp_path: Path, client: str, write: tuple[str, ...]
+) -> None:
     directory = make_project(tmp_path)
     file = directory / PROJECT_FILES[client]
     outside = write_file(tmp_path / "outside" / file.name, "" if file.suffix == ".toml" else "{}")
@@ -141,10 +151,18 @@ def test_connect_follows_no_link_out_of_a_project(tmp_path: Path, client: str, w
 
 
 def test_an_outdated_command_is_updated_and_other_fields_are_kept(tmp_path: Path) -> None:
-    old = '{"context_servers": {"onetool": {"command": "/old/onetool", "env": {"A": "b"}, "enabled": true}}}'
+    old = (
+        '{"context_servers": {"onetool": {"command": "/old/onetool", "env": {"A": "b"}, "enabled":'
+        " true}}}"
+    )
     file = write_file(user_file(tmp_path, "zed"), old)
     run_cli(tmp_path, "connect", "zed", "--write")
-    assert read_entry(file, "zed") == {"command": PROGRAM, "env": {"A": "b"}, "enabled": True, "args": []}
+    assert read_entry(file, "zed") == {
+        "command": PROGRAM,
+        "env": {"A": "b"},
+        "enabled": True,
+        "args": [],
+    }
 
 
 def test_the_entry_has_a_working_directory_if_the_client_has_none(tmp_path: Path) -> None:
@@ -160,7 +178,12 @@ def test_the_entry_has_a_working_directory_if_the_client_has_none(tmp_path: Path
 def test_connect_prints_json(tmp_path: Path) -> None:
     data = json.loads(run_cli(tmp_path, "connect", "codex", "--json").stdout)
     assert data["entry"] == {"command": PROGRAM, "args": []}
-    assert (data["scope"], data["changes"], data["written"], data["exists"]) == ("user", True, False, False)
+    assert (data["scope"], data["changes"], data["written"], data["exists"]) == (
+        "user",
+        True,
+        False,
+        False,
+    )
     assert data["snippet"].startswith("[mcp_servers.onetool]")
 
 
@@ -169,11 +192,17 @@ def test_connect_prints_json(tmp_path: Path) -> None:
     [
         ("cursor", '{\n"mcpServers": {,}\n}', "mcp.json:2: is not valid JSON"),
         ("codex", "a = 1\nb = \n", "config.toml:2: is not valid TOML"),
-        ("cursor", '{"mcpServers": {"onetool": {"url": "http://localhost/mcp"}}}', "delete it first"),
+        (
+            "cursor",
+            '{"mcpServers": {"onetool": {"url": "http://localhost/mcp"}}}',
+            "delete it first",
+        ),
         ("gemini", "[]", "must be an object"),
     ],
 )
-def test_a_file_that_cannot_be_extended_is_not_changed(tmp_path: Path, client: str, text: str, expected: str) -> None:
+def test_a_file_that_cannot_be_extended_is_not_changed(
+    tmp_path: Path, client: str, text: str, expected: str
+) -> None:
     file = write_file(user_file(tmp_path, client), text)
     done = run_cli(tmp_path, "connect", client, "--write")
     assert done.returncode == 1
@@ -196,7 +225,7 @@ def test_links_are_followed_and_read_only_files_are_not_changed(tmp_path: Path) 
     assert "read-only" in done.stderr
 
 
-# --- import ------------------------------------------------------------------------------------------------
+# --- import ---------------------------------------------------------------------------------------
 
 
 def make_project(home: Path) -> Path:
@@ -233,7 +262,11 @@ def test_servers_are_imported_and_their_secrets_are_moved(tmp_path: Path) -> Non
     done = run_import(tmp_path, directory, "cursor")
     assert done.returncode == 0, done.stderr
     assert load_settings(directory)["servers"] == {
-        "github": {"command": "npx", "args": ["-y", "server-github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"}},
+        "github": {
+            "command": "npx",
+            "args": ["-y", "server-github"],
+            "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}"},
+        },
         "dash_board": {
             "url": "https://x.example/sse",
             "headers": {"Authorization": "Bearer ${DASH_BOARD_AUTHORIZATION}"},
@@ -242,30 +275,45 @@ def test_servers_are_imported_and_their_secrets_are_moved(tmp_path: Path) -> Non
     }
     secrets = directory / ".onetool" / "secrets.yaml"
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o600
-    assert "ghp_0123456789" not in done.stdout + (directory / ".onetool" / "onetool.yaml").read_text()
+    assert (
+        "ghp_0123456789" not in done.stdout + (directory / ".onetool" / "onetool.yaml").read_text()
+    )
     assert "onetool: skipped" in done.stdout
     assert "dash-board: renamed to dash_board" in done.stdout
     assert "secrets.yaml" in (directory / ".onetool" / ".gitignore").read_text().split()
     assert file.read_text() == SETTINGS
     assert is_trusted(directory / ".onetool", tmp_path / ".onetool", {})
     settings = load(find_directories({}, directory, None, tmp_path), {}).settings
-    assert settings.servers["github"].env == {"GITHUB_TOKEN": "ghp_0123456789abcdefghij0123456789abcdef"}
+    assert settings.servers["github"].env == {
+        "GITHUB_TOKEN": "ghp_0123456789abcdefghij0123456789abcdef"
+    }
     assert settings.servers["dash_board"].headers == {"Authorization": "Bearer a-long-token"}
 
 
 def test_an_import_prints_the_question_to_ask_the_assistant(tmp_path: Path) -> None:
     directory = make_project(tmp_path)
-    write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS.replace('"onetool": {"command": "onetool"},', ""))
+    write_file(
+        tmp_path / ".cursor" / "mcp.json",
+        SETTINGS.replace('"onetool": {"command": "onetool"},', ""),
+    )
     question = 'then ask it: "Which tools does github have in OneTool?"\n'
     done = run_import(tmp_path, directory, "cursor", "--user")
-    assert done.stdout.endswith(f"Connect your assistant: onetool connect cursor --write. Restart it, {question}")
+    assert done.stdout.endswith(
+        f"Connect your assistant: onetool connect cursor --write. Restart it, {question}"
+    )
     run_cli(tmp_path, "connect", "zed", "--write")
-    assert run_import(tmp_path, directory, "cursor").stdout.endswith(f"Restart your assistant, {question}")
-    assert "then ask it" not in run_import(tmp_path, directory, "cursor").stdout, "nothing was imported"
+    assert run_import(tmp_path, directory, "cursor").stdout.endswith(
+        f"Restart your assistant, {question}"
+    )
+    assert "then ask it" not in run_import(tmp_path, directory, "cursor").stdout, (
+        "nothing was imported"
+    )
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "a link to itself"])
-def test_a_settings_directory_that_cannot_be_created_is_an_error(tmp_path: Path, obstacle: str) -> None:
+def test_a_settings_directory_that_cannot_be_created_is_an_error(
+    tmp_path: Path, obstacle: str
+) -> None:
     directory = make_project(tmp_path)
     write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
     path = directory / ".onetool"
@@ -296,13 +344,19 @@ def test_an_import_is_in_the_history_and_can_be_undone(tmp_path: Path) -> None:
     [change] = json.loads(run_cli(tmp_path, "settings", "history", "--json").stdout)["changes"]
     assert (change["action"], change["names"]) == ("servers.add", ["github", "dash_board"])
     assert change["actor"].startswith("user")
-    records = [json.loads(line) for line in (tmp_path / ".onetool/logs/audit.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line)
+        for line in (tmp_path / ".onetool/logs/audit.jsonl").read_text().splitlines()
+    ]
     assert [record["name"] for record in records] == ["change.started", "change"]
     assert [(record["action"], record["names"]) for record in records] == [
         ("servers.add", ["github", "dash_board"]), ("servers.add", ["github", "dash_board"]),
     ]  # fmt: skip
     assert records[1]["outcome"] == "ok"
-    assert "ghp_0123456789" not in json.dumps(change) + (tmp_path / ".onetool" / "settings-history.json").read_text()
+    assert (
+        "ghp_0123456789"
+        not in json.dumps(change) + (tmp_path / ".onetool" / "settings-history.json").read_text()
+    )
     undone = run_cli(tmp_path, "settings", "undo", "--yes")
     assert undone.returncode == 0, undone.stderr
     assert file.read_text() == old
@@ -323,14 +377,18 @@ def test_an_import_keeps_the_existing_content_of_onetool_yaml(tmp_path: Path) ->
     directory = make_project(tmp_path)
     old = "# mine\nservers:\n  own: {command: x} # why\n\nlog_level: DEBUG   # for now\n"
     write_file(directory / ".onetool" / "onetool.yaml", old)
-    write_file(directory / ".onetool" / "secrets.yaml", "# keys\nGITHUB_TOKEN: another\n").chmod(0o644)
+    write_file(directory / ".onetool" / "secrets.yaml", "# keys\nGITHUB_TOKEN: another\n").chmod(
+        0o644
+    )
     write_file(directory / "mcp.json", SETTINGS)
     done = run_import(tmp_path, directory, "mcp.json", answer="yes\nyes\n")
     assert done.returncode == 0, done.stderr
     new = (directory / ".onetool" / "onetool.yaml").read_text()
     assert all(line in new.splitlines() for line in old.splitlines())
     assert list(load_settings(directory)["servers"]) == ["own", "github", "dash_board"]
-    assert load_settings(directory)["servers"]["github"]["env"] == {"GITHUB_TOKEN": "${GITHUB_GITHUB_TOKEN}"}
+    assert load_settings(directory)["servers"]["github"]["env"] == {
+        "GITHUB_TOKEN": "${GITHUB_GITHUB_TOKEN}"
+    }
     assert (directory / ".onetool" / "onetool.yaml.bak").read_text() == old
     secrets = directory / ".onetool" / "secrets.yaml"
     assert secrets.read_text().startswith("# keys\nGITHUB_TOKEN: another\n")
@@ -351,7 +409,9 @@ def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path: Path) -> None:
 def test_options_keep_secrets_inline_and_select_the_user_directory(tmp_path: Path) -> None:
     directory = make_project(tmp_path)
     write_file(directory / "mcp.json", SETTINGS)
-    done = run_import(tmp_path, directory, "mcp.json", "--user", "--inline-secrets", "--json", answer="yes\n")
+    done = run_import(
+        tmp_path, directory, "mcp.json", "--user", "--inline-secrets", "--json", answer="yes\n"
+    )
     data = json.loads(done.stdout)
     assert (data["servers"], data["secrets"]) == (["github", "dash_board"], [])
     assert "ghp_0123456789" not in done.stdout
@@ -362,7 +422,9 @@ def test_options_keep_secrets_inline_and_select_the_user_directory(tmp_path: Pat
 
 @pytest.mark.parametrize("client", PROJECT_FILES)
 @pytest.mark.parametrize("option", ["--user", "--project"])
-def test_a_client_never_stands_for_the_files_of_a_project(tmp_path: Path, client: str, option: str) -> None:
+def test_a_client_never_stands_for_the_files_of_a_project(
+    tmp_path: Path, client: str, option: str
+) -> None:
     directory = make_project(tmp_path)
     name = PROJECT_FILES[client]
     text = 'mcp_servers = {evil = {command = "theirs"}}' if name.endswith("toml") else json.dumps(
@@ -384,19 +446,34 @@ def test_the_private_servers_of_a_directory_are_imported(tmp_path: Path) -> None
     everywhere = {"mcpServers": {"b": {"command": "user"}}, "projects": {str(directory): private}}
     write_file(tmp_path / ".claude.json", json.dumps(everywhere))
     assert run_import(tmp_path, directory, "claude-code").returncode == 0
-    commands = {name: server["command"] for name, server in load_settings(directory)["servers"].items()}
+    commands = {
+        name: server["command"] for name, server in load_settings(directory)["servers"].items()
+    }
     assert commands == {"b": "user", "c": "private"}
 
 
 @pytest.mark.parametrize("answer", ["", "no\n"])
 def test_a_file_of_a_project_is_imported_after_a_question(tmp_path: Path, answer: str) -> None:
     directory = make_project(tmp_path)
-    config = {"mcpServers": {"a": {"command": "${workspaceFolder}/run", "args": ["-x"], "env": {"LD_PRELOAD": "e.so"}}}}
+    config = {
+        "mcpServers": {
+            "a": {
+                "command": "${workspaceFolder}/run",
+                "args": ["-x"],
+                "env": {"LD_PRELOAD": "e.so"},
+            }
+        }
+    }
     file = write_file(directory / ".mcp.json", json.dumps(config))
     refused = run_import(tmp_path, directory, ".mcp.json", answer=answer)
     assert refused.returncode == 1
     assert f"{file} was not imported: not confirmed" in refused.stderr
-    for line in (f"Servers of {file}", 'command: "${workspaceFolder}/run"', 'args: ["-x"]', 'env.LD_PRELOAD: "e.so"'):
+    for line in (
+        f"Servers of {file}",
+        'command: "${workspaceFolder}/run"',
+        'args: ["-x"]',
+        'env.LD_PRELOAD: "e.so"',
+    ):
         assert line in refused.stdout
     assert list(directory.iterdir()) == [file]
     assert run_import(tmp_path, directory, ".mcp.json", answer="yes\n").returncode == 0
@@ -408,7 +485,13 @@ def test_a_trusted_file_is_imported_without_a_question_until_it_changes(tmp_path
     file = write_file(directory / ".mcp.json", '{"mcpServers": {"a": {"command": "one"}}}')
     command = [PROGRAM, "trust", ".mcp.json"]
     done = subprocess.run(
-        command, cwd=directory, env=environment(tmp_path), input="y\n", capture_output=True, text=True, check=False
+        command,
+        cwd=directory,
+        env=environment(tmp_path),
+        input="y\n",
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert 'a  command: "one"' in done.stdout
@@ -425,7 +508,9 @@ def test_an_import_does_not_trust_an_existing_directory_unasked(
 ) -> None:
     directory = make_project(tmp_path)
     write_file(tmp_path / ".cursor" / "mcp.json", SETTINGS)
-    evil = write_file(directory / ".onetool" / "onetool.yaml", "servers: {evil: {command: theirs}}\n")
+    evil = write_file(
+        directory / ".onetool" / "onetool.yaml", "servers: {evil: {command: theirs}}\n"
+    )
     done = run_import(tmp_path, directory, "cursor", answer=answer, **env)
     assert done.returncode == 1
     assert "  evil  theirs\n" in done.stdout
@@ -446,7 +531,9 @@ def test_an_import_does_not_trust_an_existing_directory_unasked(
         ("zed", None, "no configuration of Zed found"),
     ],
 )
-def test_a_failed_import_writes_no_files(tmp_path: Path, name: str, content: bytes | None, expected: str) -> None:
+def test_a_failed_import_writes_no_files(
+    tmp_path: Path, name: str, content: bytes | None, expected: str
+) -> None:
     directory = make_project(tmp_path)
     if content is not None:
         (directory / name).write_bytes(content)
@@ -474,4 +561,6 @@ def test_a_missing_input_is_requested_and_left_empty(tmp_path: Path) -> None:
     write_file(directory / ".vscode" / "mcp.json", json.dumps(config))
     done = run_import(tmp_path, directory, ".vscode/mcp.json", answer="yes\n")
     assert "Missing secret: onetool secret set KEY (of Perplexity)" in done.stdout
-    assert load(find_directories({}, directory, None, tmp_path), {}).settings.servers["p"].env == {"K": ""}
+    assert load(find_directories({}, directory, None, tmp_path), {}).settings.servers["p"].env == {
+        "K": ""
+    }

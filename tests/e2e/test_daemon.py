@@ -1,4 +1,5 @@
-"""One daemon for all clients of a user: which clients share an application, and that nothing crosses between clients.
+"""One daemon for all clients of a user: which clients share an application, and that nothing
+crosses between clients.
 
 All clients are real processes of the command `onetool`. Messages are raw where ids must collide.
 """
@@ -62,7 +63,11 @@ SETTINGS = {
     "agents": {
         "default": {"permissions": ["read", "write", "network"]},
         "reader": {"clients": ["reader"], "permissions": ["read"]},
-        "guarded": {"clients": ["guarded"], "policy": "guarded", "permissions": ["read", "write", "network"]},
+        "guarded": {
+            "clients": ["guarded"],
+            "policy": "guarded",
+            "permissions": ["read", "write", "network"],
+        },
     },
     "approvals": {"wait": 0},
     "tools": {
@@ -99,15 +104,20 @@ def find_applications(shared: DaemonHome, directory: Path) -> list[dict[str, Any
     return [each for each in shared.applications() if each["directory"] == str(directory)]
 
 
-# --- who shares an application ----------------------------------------------------------------------------------------
+# --- who shares an application --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
 def test_clients_of_one_directory_share_a_process_and_an_application(
     shared: DaemonHome, directory: Path, mode: str
 ) -> None:
-    with shared.connect(directory, mode) as first, shared.connect(directory, mode, env={"OTHER": "1"}) as second:
-        processes = [json.loads(get_texts(each.run("lab.process()"))[0])[0] for each in (first, second)]
+    with (
+        shared.connect(directory, mode) as first,
+        shared.connect(directory, mode, env={"OTHER": "1"}) as second,
+    ):
+        processes = [
+            json.loads(get_texts(each.run("lab.process()"))[0])[0] for each in (first, second)
+        ]
         assert processes[0] == processes[1]
         (application,) = find_applications(shared, directory)
         assert (application["clients"], application["workers"]) == (2, ["lab"])
@@ -137,9 +147,14 @@ def test_clients_that_differ_have_two_applications_in_one_process(
         for client in (first, second):
             assert get_texts(client.run("1 + 1")) == ["2"]
         assert [each["clients"] for each in find_applications(shared, directory)] == [1, 1]
-        assert len({each["digest"] for each in find_applications(shared, directory)}) == (2 if "env" in other else 1)
+        assert len({each["digest"] for each in find_applications(shared, directory)}) == (
+            2 if "env" in other else 1
+        )
         greetings = [get_texts(client.run("lab.greeting()"))[0] for client in (first, second)]
-        assert greetings == ["hello nobody", f"hello {other.get('env', {}).get('LAB_NAME', 'nobody')}"]
+        assert greetings == [
+            "hello nobody",
+            f"hello {other.get('env', {}).get('LAB_NAME', 'nobody')}",
+        ]
         names = [{tool.name for tool in client.tools()} for client in (first, second)]
         is_exposed = "--expose" in other.get("arguments", [])
         assert (names[0], len(names[1])) == ({"run"}, 1 + is_exposed)
@@ -147,25 +162,32 @@ def test_clients_that_differ_have_two_applications_in_one_process(
         assert first.run("moment()").is_error
 
 
-def test_the_same_directory_by_another_path_is_the_same_application(shared: DaemonHome, directory: Path) -> None:
+def test_the_same_directory_by_another_path_is_the_same_application(
+    shared: DaemonHome, directory: Path
+) -> None:
     (directory / "link").symlink_to(".")
     with shared.client(directory), shared.client(directory / "link"):
         assert [each["clients"] for each in find_applications(shared, directory)] == [2]
 
 
 @pytest.mark.nightly
-def test_an_application_that_does_not_share_is_served_by_its_client(shared: DaemonHome, directory: Path) -> None:
+def test_an_application_that_does_not_share_is_served_by_its_client(
+    shared: DaemonHome, directory: Path
+) -> None:
     (directory / "own.yaml").write_text("daemon: {shared: false}\n", encoding="utf-8")
     with shared.client(directory, "--config", "own.yaml") as client:
         assert text_of(client.run("1 + 1")) == "2"
         assert not any(each["pid"] == client.process.pid for each in shared.status()["clients"])
-    with shared.client(directory, ONETOOL_STANDALONE="1") as client, shared.client(directory, "--standalone") as other:
+    with (
+        shared.client(directory, ONETOOL_STANDALONE="1") as client,
+        shared.client(directory, "--standalone") as other,
+    ):
         assert text_of(client.run("1 + 1")) == text_of(other.run("1 + 1")) == "2"
         served = {each["pid"] for each in shared.status()["clients"]}
         assert served.isdisjoint({client.process.pid, other.process.pid})
 
 
-# --- environment variables --------------------------------------------------------------------------------------------
+# --- environment variables ------------------------------------------------------------------------
 
 
 def test_the_daemon_has_no_variables_of_its_clients(shared: DaemonHome, directory: Path) -> None:
@@ -175,19 +197,40 @@ def test_the_daemon_has_no_variables_of_its_clients(shared: DaemonHome, director
     }
     with shared.client(directory, **secrets) as client:
         assert text_of(client.run("lab.greeting()")) == f"hello {secrets['LAB_NAME']}"
-        assert text_of(client.run("[lab.variable('AWS_SECRET_ACCESS_KEY'), lab.variable('LAB_NAME')]")) == "[null,null]"
+        assert (
+            text_of(client.run("[lab.variable('AWS_SECRET_ACCESS_KEY'), lab.variable('LAB_NAME')]"))
+            == "[null,null]"
+        )
         environ = Path(f"/proc/{shared.daemon}/environ").read_bytes()
         assert {line.partition(b"=")[0] for line in environ.split(b"\0") if line} <= {
-            *(b"HOME", b"LANG", b"LC_ALL", b"TMPDIR", b"XDG_RUNTIME_DIR", b"USER", b"LOGNAME", b"PATH", b"LC_CTYPE")
+            *(
+                b"HOME",
+                b"LANG",
+                b"LC_ALL",
+                b"TMPDIR",
+                b"XDG_RUNTIME_DIR",
+                b"USER",
+                b"LOGNAME",
+                b"PATH",
+                b"LC_CTYPE",
+            )
         }
         assert Path(f"/proc/{shared.daemon}/cwd").readlink() == Path("/")
         assert secrets["LAB_NAME"].encode() in read_memory(shared.daemon)
         # no string has it; the buffer that received it may still be free memory
         assert f"{secrets['AWS_SECRET_ACCESS_KEY']}\0".encode() not in read_memory(shared.daemon)
-    files = {file: file.read_bytes() for file in (shared.home / ".onetool").rglob("*") if file.is_file()}
-    assert not any(secrets["AWS_SECRET_ACCESS_KEY"].encode() in content for content in files.values())
-    named = [file.name for file, content in files.items() if secrets["LAB_NAME"].encode() in content]
-    assert all(name.startswith("stats.db") for name in named), "a tool returned it, so it is in the history of runs"
+    files = {
+        file: file.read_bytes() for file in (shared.home / ".onetool").rglob("*") if file.is_file()
+    }
+    assert not any(
+        secrets["AWS_SECRET_ACCESS_KEY"].encode() in content for content in files.values()
+    )
+    named = [
+        file.name for file, content in files.items() if secrets["LAB_NAME"].encode() in content
+    ]
+    assert all(name.startswith("stats.db") for name in named), (
+        "a tool returned it, so it is in the history of runs"
+    )
 
 
 def read_memory(process: int) -> bytes:
@@ -206,7 +249,7 @@ def read_memory(process: int) -> bytes:
     return bytes(found)
 
 
-# --- nothing crosses --------------------------------------------------------------------------------------------------
+# --- nothing crosses ------------------------------------------------------------------------------
 
 
 def test_each_client_works_in_its_own_directory(shared: DaemonHome, directory: Path) -> None:
@@ -216,7 +259,9 @@ def test_each_client_works_in_its_own_directory(shared: DaemonHome, directory: P
             place = directory / name
             place.mkdir()
             (place / "note.txt").write_text(name, encoding="utf-8")
-            (place / "settings.yaml").write_text(f"projects: {{here: ./{name}-project}}\n", encoding="utf-8")
+            (place / "settings.yaml").write_text(
+                f"projects: {{here: ./{name}-project}}\n", encoding="utf-8"
+            )
             clients.append(stack.enter_context(shared.client(place, "--config", "settings.yaml")))
         for name, client in zip(("one", "two"), clients, strict=True):
             assert text_of(client.run(INFO_CODE)) == str(directory / name)
@@ -224,12 +269,21 @@ def test_each_client_works_in_its_own_directory(shared: DaemonHome, directory: P
             assert text_of(client.run("str(proj.here)")).endswith(f"/{name}/{name}-project")
             assert json.loads(text_of(client.run("lab.process()")))[1] == str(directory / name)
             other = "two" if name == "one" else "one"
-            assert client.run(f"fs.read({str(directory / other / 'note.txt')!r})")["result"]["isError"]
+            assert client.run(f"fs.read({str(directory / other / 'note.txt')!r})")["result"][
+                "isError"
+            ]
             assert not client.run(f"fs.write('{name}.txt', 'x')")["result"]["isError"]
-    assert sorted(path.name for path in directory.glob("*/*.txt")) == ["note.txt", "note.txt", "one.txt", "two.txt"]
+    assert sorted(path.name for path in directory.glob("*/*.txt")) == [
+        "note.txt",
+        "note.txt",
+        "one.txt",
+        "two.txt",
+    ]
 
 
-def test_trust_belongs_to_a_directory_and_the_variable_to_a_client(shared: DaemonHome, directory: Path) -> None:
+def test_trust_belongs_to_a_directory_and_the_variable_to_a_client(
+    shared: DaemonHome, directory: Path
+) -> None:
     with ExitStack() as stack:
         for name in ("a", "b"):
             (directory / name).mkdir()
@@ -238,7 +292,9 @@ def test_trust_belongs_to_a_directory_and_the_variable_to_a_client(shared: Daemo
         trusting = stack.enter_context(shared.client(directory / "a", ONETOOL_TRUST="1"))
         other = stack.enter_context(shared.client(directory / "b"))
         again = stack.enter_context(shared.client(directory / "a"))
-        results = [each.run("moment()")["result"]["isError"] for each in (plain, trusting, other, again)]
+        results = [
+            each.run("moment()")["result"]["isError"] for each in (plain, trusting, other, again)
+        ]
     assert results == [True, False, True, True]
 
 
@@ -256,7 +312,10 @@ def test_each_client_has_the_agent_of_its_name(shared: DaemonHome, directory: Pa
 
 def test_labels_belong_to_a_client(shared: DaemonHome, directory: Path) -> None:
     hello = name_client("guarded")
-    with shared.client(directory, hello=hello) as first, shared.client(directory, hello=hello) as second:
+    with (
+        shared.client(directory, hello=hello) as first,
+        shared.client(directory, hello=hello) as second,
+    ):
         assert text_of(first.run("lab.receive()")) == "from outside"
         assert text_of(first.run("lab.send(text='x')")).startswith("paused")
         assert text_of(second.run("lab.send(text='x')")) == "x"
@@ -275,7 +334,9 @@ def receive_until(client: RawClient, ident: object) -> list[dict[str, Any]]:
     return messages
 
 
-def test_progress_output_and_results_reach_the_client_that_asked(shared: DaemonHome, directory: Path) -> None:
+def test_progress_output_and_results_reach_the_client_that_asked(
+    shared: DaemonHome, directory: Path
+) -> None:
     """Both clients use the same request id and progress token at the same time."""
     with shared.client(directory) as first, shared.client(directory) as second:
         for name, client in (("first", first), ("second", second)):
@@ -287,14 +348,18 @@ def test_progress_output_and_results_reach_the_client_that_asked(shared: DaemonH
             assert other not in json.dumps(messages)
 
 
-def test_a_cancellation_ends_only_the_request_of_its_client(shared: DaemonHome, directory: Path) -> None:
+def test_a_cancellation_ends_only_the_request_of_its_client(
+    shared: DaemonHome, directory: Path
+) -> None:
     with shared.client(directory) as first, shared.client(directory) as second:
         files = [directory / name for name in ("first", "second")]
         for client, file in zip((first, second), files, strict=True):
             code = f"import time\nfs.write({file.name!r}, 'x')\ntime.sleep(0.5)\n'finished'"
             start_call(client, "same", code)
         assert eventually(lambda: all(file.exists() for file in files))
-        first.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "same"}})
+        first.send(
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "same"}}
+        )
         assert text_of(receive_until(second, "same")[-1]) == "finished"
         assert text_of(first.run("1 + 1")) == "2"
 
@@ -310,10 +375,19 @@ def test_log_messages_follow_the_level_of_their_client(shared: DaemonHome, direc
         heard = []
         for name, client in (("quiet", quiet), ("verbose", verbose), ("silent", silent)):
             start_call(
-                client, 5, f"lab.log(text='{name} detail', level='info')\nlab.log(text='{name} problem', level='error')"
+                client,
+                5,
+                f"lab.log(text='{name} detail', level='info')\nlab.log(text='{name} problem',"
+                " level='error')",
             )
             messages = receive_until(client, 5)[:-1]
-            heard.append([each["params"]["data"] for each in messages if each["method"] == "notifications/message"])
+            heard.append(
+                [
+                    each["params"]["data"]
+                    for each in messages
+                    if each["method"] == "notifications/message"
+                ]
+            )
         assert [len(each) for each in heard[:2]] == [1, 2]
         assert all("quiet problem" in str(each) for each in heard[0])
         assert all("verbose" in str(each) for each in heard[1])
@@ -321,7 +395,9 @@ def test_log_messages_follow_the_level_of_their_client(shared: DaemonHome, direc
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_questions_reach_the_person_of_their_client(shared: DaemonHome, directory: Path, mode: str) -> None:
+def test_questions_reach_the_person_of_their_client(
+    shared: DaemonHome, directory: Path, mode: str
+) -> None:
     def answering(name: str, asked: list[str]) -> Any:
         async def answer(_context: Any, params: Any) -> types.ElicitResult:
             asked.append(params.message)
@@ -332,10 +408,15 @@ def test_questions_reach_the_person_of_their_client(shared: DaemonHome, director
     heard: dict[str, list[str]] = {"Ada": [], "Bob": []}
     with ExitStack() as stack:
         clients = {
-            name: stack.enter_context(shared.connect(directory, mode, elicitation_callback=answering(name, asked)))
+            name: stack.enter_context(
+                shared.connect(directory, mode, elicitation_callback=answering(name, asked))
+            )
             for name, asked in heard.items()
         }
-        runs = {name: client.start(f"lab.ask(question='who is {name}')") for name, client in clients.items()}
+        runs = {
+            name: client.start(f"lab.ask(question='who is {name}')")
+            for name, client in clients.items()
+        }
         for name, run in runs.items():
             assert json.loads(get_texts(run.result(30))[0]) == {"name": name}
         nobody = stack.enter_context(shared.connect(directory, mode))
@@ -350,7 +431,9 @@ def test_roots_are_those_of_the_client(shared: DaemonHome, directory: Path, mode
 
     def rooted(name: str) -> Any:
         async def answer(_context: Any) -> types.ListRootsResult:
-            return types.ListRootsResult(roots=[types.Root.model_validate({"uri": f"file:///home/{name}"})])
+            return types.ListRootsResult(
+                roots=[types.Root.model_validate({"uri": f"file:///home/{name}"})]
+            )
 
         return answer
 

@@ -68,7 +68,10 @@ def test_without_a_shared_server_the_commands_say_so(home: Path) -> None:
 def test_a_shared_server_is_shown_followed_restarted_and_stopped(home: Path) -> None:
     with connect_client(home) as client:
         found = json.loads(run_daemon(home, "status", "--json"))
-        assert (found["version"], [each["name"] for each in found["clients"]]) == (__version__, ["editor"])
+        assert (found["version"], [each["name"] for each in found["clients"]]) == (
+            __version__,
+            ["editor"],
+        )
         assert [each["directory"] for each in found["applications"]] == [str(home)]
         assert not found.keys() & {"ok", "installation"}
         shown = run_daemon(home, "status")
@@ -84,7 +87,9 @@ def test_a_shared_server_is_shown_followed_restarted_and_stopped(home: Path) -> 
         assert eventually(log.exists)  # lines are written a moment later
         command = [PROGRAM, "daemon", "logs", "-n", "1", "--follow"]
         variables = make_environment(home)
-        with subprocess.Popen(command, env=variables, cwd=home, stdout=subprocess.PIPE, text=True) as following:
+        with subprocess.Popen(
+            command, env=variables, cwd=home, stdout=subprocess.PIPE, text=True
+        ) as following:
             first = read_line(following.stdout)
             assert json.loads(run_daemon(home, "logs", "-n", "1")) == first
             assert run_daemon(home, "logs", "-n", "0") == ""
@@ -110,7 +115,9 @@ def test_a_shared_server_is_shown_followed_restarted_and_stopped(home: Path) -> 
 @pytest.mark.slow
 def test_a_command_that_is_terminated_ends_in_the_shared_server(home: Path) -> None:
     def list_kinds() -> list[str]:
-        return [each["kind"] for each in json.loads(run_daemon(home, "status", "--json"))["clients"]]
+        return [
+            each["kind"] for each in json.loads(run_daemon(home, "status", "--json"))["clients"]
+        ]
 
     with connect_client(home):
         command = [*CLIENT, "run", "import time; time.sleep(20)"]
@@ -141,12 +148,21 @@ def test_commands_print_the_same_with_and_without_a_shared_server(home: Path) ->
     with connect_client(home):
         for argv, status in commands:
             alone = run_client(home, [PROGRAM, *argv], environment(home))
-            assert (argv, run_client(home, [*CLIENT, *argv], make_environment(home))) == (argv, alone)
+            assert (argv, run_client(home, [*CLIENT, *argv], make_environment(home))) == (
+                argv,
+                alone,
+            )
             assert alone[0] == status, alone
 
 
 def run_client(home: Path, command: list[str], env: dict[str, str]) -> tuple[int, bytes, bytes]:
     done = subprocess.run(
-        command, cwd=home, env=env, input=b"6 * 7", capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+        command,
+        cwd=home,
+        env=env,
+        input=b"6 * 7",
+        capture_output=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -1,4 +1,6 @@
-"""The daemon is killed, stopped, replaced or idle, and so are its clients: nothing hangs, is done twice or is left."""
+"""The daemon is killed, stopped, replaced or idle, and so are its clients: nothing hangs, is done
+twice or is left.
+"""
 
 import json
 import os
@@ -90,14 +92,16 @@ def is_interrupted(answer: dict[str, Any]) -> bool:
     return True
 
 
-# --- the daemon is killed ---------------------------------------------------------------------------------------------
+# --- the daemon is killed -------------------------------------------------------------------------
 
 
 def test_ten_clients_survive_a_killed_daemon_and_nothing_happens_twice(lab: DaemonHome) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(lab.client()) for _ in range(CLIENTS)]
         first = lab.daemon
-        runs = [start_run(each, f"lab.append(text='{n}', slow=60)") for n, each in enumerate(clients)]
+        runs = [
+            start_run(each, f"lab.append(text='{n}', slow=60)") for n, each in enumerate(clients)
+        ]
         assert eventually(lambda: len(read_lines(lab)) >= 3)
         lab.kill()
         killed = time.monotonic()
@@ -114,7 +118,9 @@ def test_ten_clients_survive_a_killed_daemon_and_nothing_happens_twice(lab: Daem
     assert {f"again {n}" for n in range(CLIENTS)} <= set(counts)
 
 
-def test_a_question_of_a_killed_daemon_is_cancelled_and_its_late_answer_is_ignored(lab: DaemonHome) -> None:
+def test_a_question_of_a_killed_daemon_is_cancelled_and_its_late_answer_is_ignored(
+    lab: DaemonHome,
+) -> None:
     with lab.client(hello=PERSON) as client:
         run = start_run(client, "lab.ask(question='old')")
         question = client.receive()
@@ -141,7 +147,9 @@ def test_a_new_daemon_can_cancel_its_question(lab: DaemonHome) -> None:
         lab.kill()
         run = start_run(client, "lab.ask(question='who')")
         question = client.receive()
-        client.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": run}})
+        client.send(
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": run}}
+        )
         cancelled = client.receive()
         while cancelled.get("method") != "notifications/cancelled":
             cancelled = client.receive()
@@ -231,9 +239,15 @@ def test_a_daemon_killed_during_the_handshake_is_started_again(lab: DaemonHome) 
 def test_a_daemon_killed_before_it_answers_initialize_is_replaced(lab: DaemonHome) -> None:
     with lab.client():
         client = lab.client()
-        assert eventually(lambda: client.process.pid in {each["pid"] for each in lab.status()["clients"]})
+        assert eventually(
+            lambda: client.process.pid in {each["pid"] for each in lab.status()["clients"]}
+        )
         os.kill(lab.daemon, signal.SIGSTOP)
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
+        hello = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "wire", "version": "1"},
+        }
         ident = client.ask("initialize", hello)
         time.sleep(0.05)
         lab.kill()
@@ -244,7 +258,7 @@ def test_a_daemon_killed_before_it_answers_initialize_is_replaced(lab: DaemonHom
         client.process.wait()
 
 
-# --- a client is killed -----------------------------------------------------------------------------------------------
+# --- a client is killed ---------------------------------------------------------------------------
 
 
 def test_a_killed_client_leaves_nothing(lab: DaemonHome) -> None:
@@ -258,22 +272,32 @@ def test_a_killed_client_leaves_nothing(lab: DaemonHome) -> None:
         before = list_descendants(lab.daemon)
         with lab.client(directory, "--config", "settings.yaml") as client:
             assert text_of(client.run("[echo.echo(text='x'), lab.process() > 0]")) == '["x",true]'
-            start_run(client, "import os, time\nlab.append(text=f'cell {os.getpid()}')\ntime.sleep(60)")
-            assert eventually(lambda: any(line.startswith("cell ") for line in read_lines(lab)[-1:]))
+            start_run(
+                client, "import os, time\nlab.append(text=f'cell {os.getpid()}')\ntime.sleep(60)"
+            )
+            assert eventually(
+                lambda: any(line.startswith("cell ") for line in read_lines(lab)[-1:])
+            )
             cell = int(read_lines(lab)[-1].removeprefix("cell "))
-            (application,) = [each for each in lab.applications() if each["directory"] == str(directory)]
+            (application,) = [
+                each for each in lab.applications() if each["directory"] == str(directory)
+            ]
             assert (application["servers"], application["workers"]) == (["echo"], ["lab"])
             idle_cells = {
-                pid for pid, words in list_commands() if any("onetool_child.zygote" in word for word in words)
+                pid
+                for pid, words in list_commands()
+                if any("onetool_child.zygote" in word for word in words)
             }
-            with ProcessWatch(list_descendants(lab.daemon) - before - idle_cells | {cell}) as started:
+            with ProcessWatch(
+                list_descendants(lab.daemon) - before - idle_cells | {cell}
+            ) as started:
                 client.process.kill()
                 assert started.all_ended()
         assert str(directory) not in {each["directory"] for each in lab.applications()}
         assert text_of(other.run("1 + 1")) == "2"
 
 
-# --- the daemon is stopped --------------------------------------------------------------------------------------------
+# --- the daemon is stopped ------------------------------------------------------------------------
 
 
 def test_a_stopped_daemon_is_started_by_the_next_request(lab: DaemonHome) -> None:
@@ -320,7 +344,11 @@ class Unconnected:
         self.client.process.wait()
 
     def initialize(self) -> int:
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "late", "version": "1"}}
+        hello = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "late", "version": "1"},
+        }
         return self.client.ask("initialize", hello)
 
 
@@ -340,7 +368,7 @@ def test_sighup_reloads_and_ends_nothing(lab: DaemonHome) -> None:
     (lab.home / ".onetool" / "onetool.yaml").unlink()
 
 
-# --- SIGSTOP ----------------------------------------------------------------------------------------------------------
+# --- SIGSTOP --------------------------------------------------------------------------------------
 
 
 def test_a_stopped_client_stops_nobody_and_fills_no_memory(lab: DaemonHome) -> None:
@@ -361,7 +389,9 @@ def test_a_stopped_client_stops_nobody_and_fills_no_memory(lab: DaemonHome) -> N
 
 
 def read_resident_bytes(process: int) -> int:
-    return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGESIZE")
+    return int(Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf(
+        "SC_PAGESIZE"
+    )
 
 
 @pytest.mark.sampled(2)
@@ -376,12 +406,16 @@ def test_a_new_client_does_not_wait_for_a_stopped_daemon(lab: DaemonHome, is_ful
             assert text_of(client.run("1 + 1")) == "2"
             assert time.monotonic() - started < 10
             assert len(lab.daemons) == 1
-            assert "the shared server does not respond; this client has a server" in read_errors(lab)
+            assert "the shared server does not respond; this client has a server" in read_errors(
+                lab
+            )
         lab.stop()
 
 
 def test_a_connected_client_gets_an_answer_from_a_stopped_daemon(lab: DaemonHome) -> None:
-    """Each request gets a response, is executed at most once, and the next ones are answered by another server."""
+    """Each request gets a response, is executed at most once, and the next ones are answered by
+    another server.
+    """
     with lab.client() as client:
         text_of(client.run("lab.append(text='before')"))
         os.kill(lab.daemon, signal.SIGSTOP)
@@ -411,7 +445,9 @@ def test_a_client_sends_much_to_a_stopped_daemon(lab: DaemonHome) -> None:
 
 def test_a_long_run_is_not_lost_because_the_daemon_is_silent(lab: DaemonHome) -> None:
     with lab.client() as client:
-        assert text_of(client.run(f"import time\ntime.sleep({SILENCE_SECONDS + 2})\n'done'")) == "done"
+        assert (
+            text_of(client.run(f"import time\ntime.sleep({SILENCE_SECONDS + 2})\n'done'")) == "done"
+        )
         assert client.process.pid in {each["pid"] for each in lab.status()["clients"]}
 
 
@@ -420,7 +456,12 @@ def test_a_command_that_a_stopped_daemon_received_is_executed_once(lab: DaemonHo
         os.kill(lab.daemon, signal.SIGSTOP)
         command = [*CLIENT, "run", "lab.append(text='command', slow=1)"]
         with subprocess.Popen(
-            command, cwd=lab.home, env=lab.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=lab.home,
+            env=lab.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as running:
             assert eventually(lambda: "command" in read_lines(lab))
             os.kill(lab.daemon, signal.SIGCONT)
@@ -435,7 +476,12 @@ def test_a_command_ends_if_the_daemon_is_stopped_meanwhile(lab: DaemonHome) -> N
     with lab.client():
         command = [*CLIENT, "run", "lab.append(text='halted', slow=60)"]
         with subprocess.Popen(
-            command, cwd=lab.home, env=lab.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            cwd=lab.home,
+            env=lab.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         ) as running:
             assert eventually(lambda: "halted" in read_lines(lab))
             os.kill(lab.daemon, signal.SIGSTOP)
@@ -454,10 +500,16 @@ def test_a_stopped_daemon_can_be_ended_and_no_other(lab: DaemonHome, is_full: bo
             fill_backlog(lab.sockets[0], stack)
         other = neighbor.daemon
         status = run_daemon_command(lab, "status")
-        assert "the shared server does not respond\nHint: `onetool daemon stop` ends it" in status.stderr
+        assert (
+            "the shared server does not respond\nHint: `onetool daemon stop` ends it"
+            in status.stderr
+        )
         with ProcessWatch(list_descendants(first)) as processes:
             stopped = run_daemon_command(lab, "stop")
-            assert stopped.stdout == f"Stopped the shared server (process {first}), which did not respond.\n"
+            assert (
+                stopped.stdout
+                == f"Stopped the shared server (process {first}), which did not respond.\n"
+            )
             assert processes.all_ended()
         assert neighbor.daemon == other
 
@@ -479,11 +531,13 @@ def read_errors(lab: DaemonHome) -> str:
     return (lab.home / "stderr").read_text("utf-8")
 
 
-# --- the assistant closes its input -----------------------------------------------------------------------------------
+# --- the assistant closes its input ---------------------------------------------------------------
 
 
 def test_nothing_is_written_after_the_end_of_input(lab: DaemonHome) -> None:
-    """An assistant that ends has closed its reader, and the client of the SDK fails if a message arrives."""
+    """An assistant that ends has closed its reader, and the client of the SDK fails if a message
+    arrives.
+    """
     with lab.client() as client:
         start_run(client, "lab.append(text='closed', slow=60)")
         assert eventually(lambda: "closed" in read_lines(lab))
@@ -491,7 +545,9 @@ def test_nothing_is_written_after_the_end_of_input(lab: DaemonHome) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_nothing_is_written_about_a_daemon_that_ends_after_the_input(lab: DaemonHome, number: signal.Signals) -> None:
+def test_nothing_is_written_about_a_daemon_that_ends_after_the_input(
+    lab: DaemonHome, number: signal.Signals
+) -> None:
     with lab.client() as client:
         os.kill(lab.daemon, signal.SIGSTOP)
         start_run(client, "1 + 1")
@@ -513,7 +569,7 @@ def close_input(client: RawClient) -> bytes:
     return written
 
 
-# --- idle and upgraded daemons ----------------------------------------------------------------------------------------
+# --- idle and upgraded daemons --------------------------------------------------------------------
 
 
 def test_an_idle_daemon_ends_with_all_its_processes() -> None:
@@ -531,11 +587,16 @@ def test_an_idle_daemon_ends_with_all_its_processes() -> None:
 
 @pytest.mark.nightly
 def test_clients_that_connect_when_an_idle_daemon_ends_are_served() -> None:
-    """The copy of the program checks fifty times a second whether it is idle, and some clients meet its end."""
+    """The copy of the program checks fifty times a second whether it is idle, and some clients meet
+    its end.
+    """
     with open_daemon_home("daemon: {idle: 0.3}\n") as lab:
         edits = {
             "daemon/daemon.py": ("CHECK_SECONDS: Final = 1.0", "CHECK_SECONDS: Final = 0.02"),
-            "daemon/applications.py": ("LINGER_SECONDS: Final = 1.0", "LINGER_SECONDS: Final = 0.01"),
+            "daemon/applications.py": (
+                "LINGER_SECONDS: Final = 1.0",
+                "LINGER_SECONDS: Final = 0.01",
+            ),
         }
         command = make_installation(lab.runtime.parent / "copy", edits)
         daemons: set[int] = set()
@@ -551,7 +612,9 @@ def test_clients_that_connect_when_an_idle_daemon_ends_are_served() -> None:
                 for each, ident in zip(clients, idents, strict=True):
                     assert "result" in receive_response(each.client, ident)
                 daemons.update(lab.daemons)
-            time.sleep(random.uniform(0.2, 0.32))  # some clients come before it is idle, some at its end, some later
+            time.sleep(
+                random.uniform(0.2, 0.32)
+            )  # some clients come before it is idle, some at its end, some later
         assert len(daemons) > 1
 
 

@@ -1,4 +1,6 @@
-"""Processes of the same user that attack the daemon: other clients are served meanwhile and afterwards."""
+"""Processes of the same user that attack the daemon: other clients are served meanwhile and
+afterwards.
+"""
 
 import contextlib
 import json
@@ -44,7 +46,10 @@ def victim(shared: DaemonHome) -> Iterator[RawClient]:
 
 @pytest.fixture
 def path(shared: DaemonHome, victim: RawClient) -> Iterator[Path]:
-    """Return the socket. The daemon must survive, serve its client, and close every descriptor that it received."""
+    """Return the socket.
+
+    The daemon must survive, serve its client, and close every descriptor that it received.
+    """
     pid, path = shared.daemon, shared.sockets[0]
     sent.clear()
     before = count_targets(pid, path)
@@ -64,7 +69,9 @@ sent: set[str] = set()  # what the descriptors of a test lead to
 
 
 def count_targets(process: int, path: Path) -> Counter[str]:
-    """Return what the open descriptors of the daemon lead to, with its connections counted as one target."""
+    """Return what the open descriptors of the daemon lead to, with its connections counted as one
+    target.
+    """
     lines = (line.split() for line in Path("/proc/net/unix").read_text("utf-8").splitlines())
     connections = {f"socket:[{fields[6]}]" for fields in lines if fields[-1] == str(path)}
     found: Counter[str] = Counter()
@@ -116,7 +123,9 @@ def test_an_invalid_request_is_refused(path: Path, data: bytes) -> None:
     assert not reply.get("ok")
 
 
-def test_a_request_needs_one_descriptor_of_an_existing_directory(path: Path, tmp_path: Path) -> None:
+def test_a_request_needs_one_descriptor_of_an_existing_directory(
+    path: Path, tmp_path: Path
+) -> None:
     deleted = tmp_path / "deleted"
     deleted.mkdir()
     file = tmp_path / "file"
@@ -153,7 +162,9 @@ def test_a_renamed_directory_has_its_new_path(path: Path, tmp_path: Path) -> Non
         with open_socket(path) as connection:
             send(connection, encode(), [descriptor])
             assert read_reply(connection)["ok"]
-            directories = {each["directory"] for each in ask(path, {"kind": "status"})["applications"]}
+            directories = {
+                each["directory"] for each in ask(path, {"kind": "status"})["applications"]
+            }
             assert str(tmp_path / "moved") in directories
             assert str(place) not in directories
     finally:
@@ -199,7 +210,9 @@ def read_peak_bytes(process: int) -> int:
     return int(line.split()[1]) << 10
 
 
-def test_a_client_that_reads_nothing_fills_no_memory(shared: DaemonHome, path: Path, victim: RawClient) -> None:
+def test_a_client_that_reads_nothing_fills_no_memory(
+    shared: DaemonHome, path: Path, victim: RawClient
+) -> None:
     """It speaks the protocol of stdio and asks for results that it never reads."""
     before = read_peak_bytes(shared.daemon)
     directory = os.open(shared.home, os.O_PATH | os.O_DIRECTORY)
@@ -208,7 +221,11 @@ def test_a_client_that_reads_nothing_fills_no_memory(shared: DaemonHome, path: P
         send(connection, encode(env=env), [directory])
         os.close(directory)
         assert read_reply(connection)["ok"]
-        hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "deaf", "version": "1"}}
+        hello = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "deaf", "version": "1"},
+        }
         send_line(connection, {"id": 0, "method": "initialize", "params": hello})
         send_line(connection, {"method": "notifications/initialized"})
         connection.settimeout(1)

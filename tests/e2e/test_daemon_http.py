@@ -22,7 +22,14 @@ def list_runs(home: DaemonHome) -> dict[str, tuple[str, str, str]]:
 def show_ui(home: DaemonHome) -> str:
     """Return the URL that `onetool ui` prints in another directory."""
     command = (*CLIENT, "ui", "--no-browser")
-    run = partial(subprocess.run, cwd=Path("/"), env=home.environment(), capture_output=True, text=True, check=True)
+    run = partial(
+        subprocess.run,
+        cwd=Path("/"),
+        env=home.environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return str(run(command).stdout)
 
 
@@ -32,15 +39,20 @@ def test_the_owner_sees_the_runs_of_all_clients() -> None:
         for directory in directories:
             directory.mkdir()
         one, two = (
-            home.client(each, hello={"clientInfo": {"name": each.name, "version": "1"}}) for each in directories
+            home.client(each, hello={"clientInfo": {"name": each.name, "version": "1"}})
+            for each in directories
         )
         with one, two:
             assert eventually(lambda: home.status()["http"])
             assert text_of(one.run("'from one'")) == "from one"
             two.ask("tools/call", {"name": "run", "arguments": {"command": SLOW_CODE}})
-            assert eventually(lambda: list_runs(home).get(SLOW_CODE) == ("two", "running", str(directories[1])))
+            assert eventually(
+                lambda: list_runs(home).get(SLOW_CODE) == ("two", "running", str(directories[1]))
+            )
             assert text_of(two.receive()) == "from two"
             completed = {code: run[:2] for code, run in list_runs(home).items()}
             assert completed == {"'from one'": ("one", "done"), SLOW_CODE: ("two", "done")}
             assert show_ui(home).startswith(f"{home.status()['http']}/#/code/")
-        assert eventually(lambda: not home.daemons)  # no client is left, and the listener does not keep it alive
+        assert eventually(
+            lambda: not home.daemons
+        )  # no client is left, and the listener does not keep it alive

@@ -1,7 +1,8 @@
-"""Starting and finding the daemon: races, sockets of others, other users and namespaces, full and read-only disks.
+"""Starting and finding the daemon: races, sockets of others, other users and namespaces, full and
+read-only disks.
 
-A home directory on a network file system is not tested as such. Instead: the daemon has no socket and no lock in the
-home directory, and it works if that is read-only or full.
+A home directory on a network file system is not tested as such. Instead: the daemon has no socket
+and no lock in the home directory, and it works if that is read-only or full.
 """
 
 import json
@@ -30,8 +31,8 @@ IMPATIENT = (
     CLIENT[0],
     "-c",
     (
-        "from onetool import daemon_client as client; client.CONNECT_SECONDS = client.SILENCE_SECONDS = 1; "
-        "from onetool.cli.start import main; main()"
+        "from onetool import daemon_client as client; client.CONNECT_SECONDS ="
+        " client.SILENCE_SECONDS = 1; from onetool.cli.start import main; main()"
     ),
 )
 
@@ -68,7 +69,7 @@ def find_path(home: DaemonHome, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-# --- one daemon -------------------------------------------------------------------------------------------------------
+# --- one daemon -----------------------------------------------------------------------------------
 
 
 def test_ten_clients_that_start_together_start_one_daemon() -> None:
@@ -83,7 +84,11 @@ def test_ten_clients_that_start_together_start_one_daemon() -> None:
         (path,) = home.sockets
         assert stat.S_IMODE(path.lstat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.lstat().st_mode) == 0o700
-        found = [file for file in home.home.rglob("*") if file.is_socket() or file.name.endswith(".sock.lock")]
+        found = [
+            file
+            for file in home.home.rglob("*")
+            if file.is_socket() or file.name.endswith(".sock.lock")
+        ]
         assert found == [], "a home directory on a network may not support them"
 
 
@@ -102,7 +107,7 @@ def test_a_client_that_is_stopped_while_it_starts_the_daemon_stops_nobody(
     assert home.daemon
 
 
-# --- what may be at the path of the socket ----------------------------------------------------------------------------
+# --- what may be at the path of the socket --------------------------------------------------------
 
 
 def write_regular_file(path: Path) -> None:
@@ -123,7 +128,10 @@ def make_directory(path: Path) -> None:
     [(write_regular_file, True), (link_elsewhere, True), (make_directory, False)],
 )
 def test_what_is_left_at_the_path_is_replaced_or_avoided(
-    home: DaemonHome, monkeypatch: pytest.MonkeyPatch, plant: Callable[[Path], None], is_shared: bool
+    home: DaemonHome,
+    monkeypatch: pytest.MonkeyPatch,
+    plant: Callable[[Path], None],
+    is_shared: bool,
 ) -> None:
     path = find_path(home, monkeypatch)
     plant(path)
@@ -163,10 +171,14 @@ def listening(path: Path, *replies: bytes | None) -> Iterator[list[socket.socket
 
 
 @pytest.mark.nightly
-def test_listeners_that_are_not_the_daemon_are_avoided(home: DaemonHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listeners_that_are_not_the_daemon_are_avoided(
+    home: DaemonHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = find_path(home, monkeypatch)
     other_installation = b'{"ok": true, "pid": 1}\n'
-    with listening(path, b"", b"garbage\n", b"[" * 100_000 + b"\n", b"[]\n", other_installation) as accepted:
+    with listening(
+        path, b"", b"garbage\n", b"[" * 100_000 + b"\n", b"[]\n", other_installation
+    ) as accepted:
         assert works(home.client())
         assert len(accepted) == 5
     with listening(path, None):
@@ -190,7 +202,7 @@ def test_a_daemon_that_hangs_is_left(home: DaemonHome, monkeypatch: pytest.Monke
     path.unlink()
 
 
-# --- the directory of the socket --------------------------------------------------------------------------------------
+# --- the directory of the socket ------------------------------------------------------------------
 
 
 def make_link(directory: Path) -> None:
@@ -219,9 +231,13 @@ def give_to_another_user(directory: Path) -> None:
     os.chown(directory, ORDINARY_USER, ORDINARY_USER)
 
 
-@pytest.mark.parametrize("make", [make_link, make_group_writable, make_readable, make_file, give_to_another_user])
+@pytest.mark.parametrize(
+    "make", [make_link, make_group_writable, make_readable, make_file, give_to_another_user]
+)
 def test_a_directory_that_others_control_is_not_used(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], None]
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Path], None],
 ) -> None:
     base = tmp_path_factory.mktemp("s")
     (base / "run").mkdir()
@@ -230,7 +246,9 @@ def test_a_directory_that_others_control_is_not_used(
     monkeypatch.setenv("TMPDIR", str(base / "tmp"))
     make(base / "run" / "onetool")
     fallback = base / "tmp" / f"onetool-{os.getuid()}"
-    assert daemon_client.find_socket() == f"{fallback}/{Path(daemon_client.find_socket() or '').name}"
+    assert (
+        daemon_client.find_socket() == f"{fallback}/{Path(daemon_client.find_socket() or '').name}"
+    )
     fallback.rmdir()
     make(fallback)
     assert daemon_client.find_socket() is None
@@ -248,7 +266,9 @@ def test_without_a_private_directory_each_client_serves_itself(home: DaemonHome)
     assert list((shared / f"onetool-{os.getuid()}").iterdir()) == []
 
 
-def test_a_long_path_of_a_directory_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_long_path_of_a_directory_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
@@ -256,7 +276,7 @@ def test_a_long_path_of_a_directory_is_not_used(monkeypatch: pytest.MonkeyPatch,
     assert daemon_client.find_socket() is None
 
 
-# --- full and read-only disks -----------------------------------------------------------------------------------------
+# --- full and read-only disks ---------------------------------------------------------------------
 
 
 def test_a_full_runtime_directory_is_not_used(home: DaemonHome) -> None:
@@ -282,7 +302,7 @@ def test_a_home_that_cannot_be_written_has_a_daemon(problem: str) -> None:
         home.stop()
 
 
-# --- other users ------------------------------------------------------------------------------------------------------
+# --- other users ----------------------------------------------------------------------------------
 
 SEND = """
 import array, contextlib, json, os, socket, sys
@@ -306,11 +326,15 @@ print(received.decode())
 LIBC = "import ctypes; libc = ctypes.CDLL(None, use_errno=True)\n"
 
 
-def send_confined(home: DaemonHome, confine: str, kind: str = "stdio", path: Path | None = None) -> str:
+def send_confined(
+    home: DaemonHome, confine: str, kind: str = "stdio", path: Path | None = None
+) -> str:
     """Send a request as a process that first executes this code. Return what the daemon says."""
     code = SEND.format(confine=confine, protocol=daemon_client.PROTOCOL)
     command = [sys.executable, "-c", code, str(path or home.sockets[0]), kind]
-    done = subprocess.run(command, cwd=home.home, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        command, cwd=home.home, capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -318,7 +342,10 @@ def send_confined(home: DaemonHome, confine: str, kind: str = "stdio", path: Pat
 def test_another_user_cannot_use_the_daemon(shared: DaemonHome) -> None:
     if not IS_ROOT:
         pytest.skip("only root can become another user")
-    become = f"os.setgroups([]); os.setresgid(*[{ORDINARY_USER}] * 3); os.setresuid(*[{ORDINARY_USER}] * 3)"
+    become = (
+        f"os.setgroups([]); os.setresgid(*[{ORDINARY_USER}] * 3); os.setresuid(*[{ORDINARY_USER}]"
+        " * 3)"
+    )
     assert send_confined(shared, become) == "PermissionError\n"
     (path,) = shared.sockets
     places = (path, path.parent, path.parent.parent, path.parent.parent.parent)
@@ -334,7 +361,9 @@ def test_another_user_cannot_use_the_daemon(shared: DaemonHome) -> None:
     assert works(shared.client())
 
 
-def test_a_listener_of_another_user_receives_nothing(home: DaemonHome, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_of_another_user_receives_nothing(
+    home: DaemonHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not IS_ROOT:
         pytest.skip("only root can become another user")
     path = find_path(home, monkeypatch)
@@ -349,7 +378,9 @@ print("ready", flush=True)
 connection, _ = listener.accept()
 print(len(connection.recv(65536)), flush=True)
 """
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
         with home.client() as client:
@@ -358,7 +389,7 @@ print(len(connection.recv(65536)), flush=True)
         assert other.stdout.readline() == "0\n"
 
 
-# --- other namespaces and privileges ----------------------------------------------------------------------------------
+# --- other namespaces and privileges --------------------------------------------------------------
 
 FILTER = """
 class Filter(ctypes.Structure):
@@ -378,7 +409,10 @@ CONFINEMENTS = {
     "user": LIBC + "assert libc.unshare(0x10000000) == 0",
     "no_new_privs": LIBC + "assert libc.prctl(38, 1, 0, 0, 0) == 0",
     "groups": "os.setgroups([1, 2, 3])",
-    "chroot": "folder, _, name = path.rpartition('/run/onetool/'); os.chroot(folder); path = '/run/onetool/' + name",
+    "chroot": (
+        "folder, _, name = path.rpartition('/run/onetool/'); os.chroot(folder); path ="
+        " '/run/onetool/' + name"
+    ),
 }
 
 
@@ -389,7 +423,10 @@ def test_a_confined_client_is_not_served(shared: DaemonHome, confine: str) -> No
     assert '"pid"' in send_confined(shared, "")
     for kind in ("stdio", "command", "stop"):
         answer = send_confined(shared, confine, kind)
-        assert "it has other namespaces or privileges" in answer or "its namespaces cannot be read" in answer
+        assert (
+            "it has other namespaces or privileges" in answer
+            or "its namespaces cannot be read" in answer
+        )
 
 
 def test_a_client_with_one_more_filter_is_not_served(home: DaemonHome) -> None:
@@ -401,7 +438,9 @@ def test_a_client_with_one_more_filter_is_not_served(home: DaemonHome) -> None:
     with home.client(command=(sys.executable, "-c", code)) as client:
         assert text_of(client.run("1 + 1")) == "2"
         assert '"pid"' in send_confined(home, LIBC + FILTER)
-        assert "it has other namespaces or privileges" in send_confined(home, LIBC + FILTER + FILTER)
+        assert "it has other namespaces or privileges" in send_confined(
+            home, LIBC + FILTER + FILTER
+        )
 
 
 def test_a_connection_of_a_process_that_has_ended_is_not_served(shared: DaemonHome) -> None:
@@ -416,8 +455,16 @@ def leave():
         os._exit(0)
     select.select([handle], [], [])
 """
-    command = [sys.executable, "-c", "import os, select\n" + leave + code, str(shared.sockets[0]), "stdio"]
-    done = subprocess.run(command, cwd=shared.home, capture_output=True, text=True, timeout=30, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        "import os, select\n" + leave + code,
+        str(shared.sockets[0]),
+        "stdio",
+    ]
+    done = subprocess.run(
+        command, cwd=shared.home, capture_output=True, text=True, timeout=30, check=False
+    )
     assert "has ended" in done.stdout or "cannot be read" in done.stdout, done
 
 
@@ -441,7 +488,10 @@ def test_a_client_in_another_pid_namespace_is_not_served(shared: DaemonHome) -> 
 
 
 def test_a_confined_client_serves_itself(shared: DaemonHome) -> None:
-    code = f"import sys\n{CONFINEMENTS['no_new_privs']}\nfrom onetool.cli.start import main\nsys.exit(main())"
+    code = (
+        f"import sys\n{CONFINEMENTS['no_new_privs']}\nfrom onetool.cli.start import"
+        " main\nsys.exit(main())"
+    )
     with shared.client(command=(sys.executable, "-c", code)) as client:
         assert text_of(client.run("1 + 1")) == "2"
         assert client.process.pid not in {each["pid"] for each in shared.status()["clients"]}

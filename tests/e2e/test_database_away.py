@@ -1,4 +1,6 @@
-"""A replica whose database is away: readiness, what continues, typed errors, and nothing acknowledged is lost."""
+"""A replica whose database is away: readiness, what continues, typed errors, and nothing
+acknowledged is lost.
+"""
 
 import os
 import signal
@@ -72,7 +74,9 @@ def test_readiness_follows_the_database_and_runs_without_state_continue(
     before, token = count_calls(replica), create_token(replica, how.__name__)
     assert eventually(lambda: replica.status("/api/tools", token) == 200)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(replica.run, "import time; time.sleep(9); 'done'", authorization=f"Bearer {token}")
+        slow = pool.submit(
+            replica.run, "import time; time.sleep(9); 'done'", authorization=f"Bearer {token}"
+        )
         lose_database(replica, server, how, before)
         assert slow.result().json()["blocks"] == ["done"]  # it was admitted before
 
@@ -87,20 +91,27 @@ def lose_database(
         counted = replica.call("notes.count").json()
         assert counted["ok"], counted
         rejected = replica.call("notes.add", text="lost")
-        assert (rejected.status_code, rejected.json()["error"]["code"]) == (503, "audit_unavailable")
+        assert (rejected.status_code, rejected.json()["error"]["code"]) == (
+            503,
+            "audit_unavailable",
+        )
         assert rejected.headers["retry-after"] == "2"
         body = {"slug": "away", "displayName": "Away", "isEnabled": True}
         bundle = replica.rest.send("PUT", f"/tools/bundles/{new_id()}", body)
         assert get_error_code(bundle) == (503, "store_unavailable")
         assert bundle.headers["retry-after"] == "2"
-        token = replica.rest.client.get("/api/tools", headers={"authorization": "Bearer ot_unknown"})
+        token = replica.rest.client.get(
+            "/api/tools", headers={"authorization": "Bearer ot_unknown"}
+        )
         assert (token.status_code, token.headers["retry-after"]) == (503, "1")
         assert time.monotonic() - started < 5, "nothing waits for the database"
     assert eventually(lambda: replica.status() == 200, READY_SECONDS)
     assert replica.call("notes.add", text="kept").json()["ok"]
     assert (replica.work / "notes.txt").read_text().splitlines()[-1] == "kept"
     assert "lost" not in (replica.work / "notes.txt").read_text()
-    assert eventually(lambda: count_calls(replica) == before + 1)  # the call without the database too
+    assert eventually(
+        lambda: count_calls(replica) == before + 1
+    )  # the call without the database too
 
 
 def test_the_password_and_the_key_reach_no_log_and_no_child(replica: Replica) -> None:

@@ -81,12 +81,19 @@ def test_the_savings_are_computed_from_the_runs(demo_result: dict[str, Any]) -> 
     saved, calls = demo_result["saved"], [len(step["calls"]) for step in demo_result["steps"]]
     assert (saved["runs"], saved["calls"]) == (len(calls), sum(calls))
     assert saved["round_trips"] == sum(max(0, count - 1) for count in calls)
-    assert saved["context_saved"] == saved["definition_tokens"] - saved["own_tokens"] + saved["result_tokens"]
+    assert (
+        saved["context_saved"]
+        == saved["definition_tokens"] - saved["own_tokens"] + saved["result_tokens"]
+    )
     assert saved["definition_tokens"] > 10 * saved["own_tokens"]
-    assert saved["result_tokens"] > 25_000, "two logs of 54,025 bytes did not pass through the model"
+    assert saved["result_tokens"] > 25_000, (
+        "two logs of 54,025 bytes did not pass through the model"
+    )
 
 
-NUMBERS = re.compile(r"[0-9a-f]{32}|\d[\d.,:T+-]*")  # times, sizes and handles, which differ from run to run
+NUMBERS = re.compile(
+    r"[0-9a-f]{32}|\d[\d.,:T+-]*"
+)  # times, sizes and handles, which differ from run to run
 
 
 def mask(line: str) -> str:
@@ -102,7 +109,12 @@ def print_steps(demo_result: Mapping[str, Any]) -> None:
     for number, result in enumerate(demo_result["steps"], 1):
         demo.print_code(number, result["title"], result["code"])
         demo.print_response(demo.StepResult(**result))
-    summary: Any = {**saved, "savings": saved, "runs": {"total": saved["runs"]}, "total_calls": saved["calls"]}
+    summary: Any = {
+        **saved,
+        "savings": saved,
+        "runs": {"total": saved["runs"]},
+        "total_calls": saved["calls"],
+    }
     demo.print_savings(summary, "")
 
 
@@ -113,14 +125,18 @@ def test_the_image_shows_what_the_demonstration_prints(
     printed = select_steps(capsys.readouterr().out)
     drawn = ET.parse(DOCS / "pictures" / "demo.svg").iter("{http://www.w3.org/2000/svg}text")
     shown = ["".join(line.itertext()) for line in drawn]
-    assert list(map(mask, shown)) == list(map(mask, printed)), "run `uv run python docs/pictures/make.py`"
+    assert list(map(mask, shown)) == list(map(mask, printed)), (
+        "run `uv run python docs/pictures/make.py`"
+    )
 
 
 @pytest.mark.nightly
 def test_output_fits_the_terminal_and_names_the_next_commands(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "demo")
     assert (done.returncode, done.stderr) == (0, "")
-    shown = [line for line in done.stdout.splitlines() if ">>>" not in line and "http://" not in line]
+    shown = [
+        line for line in done.stdout.splitlines() if ">>>" not in line and "http://" not in line
+    ]
     assert [line for line in shown if len(line) > MAX_LINE_LENGTH] == []
     assert "more characters" in done.stdout
     assert "Not shown" not in done.stdout
@@ -131,11 +147,15 @@ def test_output_fits_the_terminal_and_names_the_next_commands(tmp_path: Path) ->
     assert list_files(tmp_path) == []
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="slow: plays the demo and starts a browser; `make nightly` runs it")
+@pytest.mark.skipif(
+    not NIGHTLY, reason="slow: plays the demo and starts a browser; `make nightly` runs it"
+)
 def test_the_images_of_the_documentation_can_be_regenerated(tmp_path: Path) -> None:
     find_browser()
     script = DOCS / "pictures" / "make.py"
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "demo.svg").getroot().itertext())
     assert "Savings of these runs" in drawn
@@ -145,7 +165,9 @@ def test_the_images_of_the_documentation_can_be_regenerated(tmp_path: Path) -> N
 @pytest.mark.skipif(not NIGHTLY, reason="slow: creates thirty issues; `make nightly` runs it")
 def test_the_recording_of_approvals_can_be_regenerated(tmp_path: Path) -> None:
     script = DOCS / "pictures" / "make_approvals.py"
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "approvals.svg").getroot().itertext())
     assert "30 issues.txt" in drawn
@@ -155,7 +177,9 @@ def test_the_recording_of_approvals_can_be_regenerated(tmp_path: Path) -> None:
 @pytest.mark.skipif(not NIGHTLY, reason="slow: starts a shared server; `make nightly` runs it")
 def test_the_recording_of_the_shared_server_can_be_regenerated(tmp_path: Path) -> None:
     script = DOCS / "pictures" / "make_shared_server.py"
-    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=110, check=False
+    )
     assert done.returncode == 0, done.stderr
     drawn = "".join(ET.parse(tmp_path / "shared-server.svg").getroot().itertext())
     assert [line.split()[0] for line in drawn.splitlines() if "/home/babbage/shop" in line][:2] == [
@@ -164,7 +188,7 @@ def test_the_recording_of_the_shared_server_can_be_regenerated(tmp_path: Path) -
     ]
 
 
-# --- other machines --------------------------------------------------------------------------------------------------
+# --- other machines -------------------------------------------------------------------------------
 
 
 def run_demo(home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -197,7 +221,10 @@ def test_without_network_the_demo_skips_a_step_and_says_why(tmp_path: Path) -> N
 
 
 def test_a_missing_temporary_directory_is_a_clear_error(tmp_path: Path) -> None:
-    code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'missing')!r}; from onetool.cli.main import main"
+    code = (
+        f"import tempfile; tempfile.tempdir = {str(tmp_path / 'missing')!r}; from onetool.cli.main"
+        " import main"
+    )
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; raise SystemExit(main(['demo']))"],
         env=environment(tmp_path),
@@ -214,13 +241,19 @@ def test_a_missing_temporary_directory_is_a_clear_error(tmp_path: Path) -> None:
 def test_a_closed_pipe_prints_no_traceback(tmp_path: Path) -> None:
     command = f"{PROGRAM} demo | head -n 2"
     done = subprocess.run(
-        command, shell=True, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False
+        command,
+        shell=True,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == ""
     assert list_files(tmp_path) == []
 
 
-# --- in a terminal ---------------------------------------------------------------------------------------------------
+# --- in a terminal --------------------------------------------------------------------------------
 
 
 class Terminal:
@@ -275,7 +308,9 @@ def test_colors_are_disabled_by_no_color(tmp_path: Path) -> None:
     colored = Terminal(tmp_path)
     colored.read_until("\033[1m")
     colored.stop(signal.SIGINT)
-    assert "\033[" not in Terminal(tmp_path, UV_OFFLINE="1", NO_COLOR="1").read_to_the_end().replace("\r\033[K", "")
+    assert "\033[" not in Terminal(
+        tmp_path, UV_OFFLINE="1", NO_COLOR="1"
+    ).read_to_the_end().replace("\r\033[K", "")
 
 
 MOMENTS: dict[str, Callable[[Terminal], None]] = {
@@ -303,7 +338,9 @@ def _wait_for_directory(home: Path) -> None:
         ("end", signal.SIGINT, 5),
     ],
 )
-def test_the_demo_can_be_stopped_at_any_time(tmp_path: Path, moment: str, number: signal.Signals, times: int) -> None:
+def test_the_demo_can_be_stopped_at_any_time(
+    tmp_path: Path, moment: str, number: signal.Signals, times: int
+) -> None:
     terminal = Terminal(tmp_path)
     MOMENTS[moment](terminal)
     shown = terminal.stop(number, times)
@@ -321,7 +358,9 @@ def test_a_running_uv_is_shown_and_can_be_stopped(tmp_path: Path, silent_index: 
 
 
 @pytest.mark.skipif(not NIGHTLY, reason="waits for ten seconds; `make nightly` runs it")
-def test_an_unresponsive_package_index_skips_only_one_step(tmp_path: Path, silent_index: str) -> None:
+def test_an_unresponsive_package_index_skips_only_one_step(
+    tmp_path: Path, silent_index: str
+) -> None:
     done = run_demo(tmp_path, UV_DEFAULT_INDEX=silent_index, UV_INDEX_URL=silent_index)
     assert done.returncode == 0
     assert done.stdout.count("Skipped: ") == 1

@@ -1,4 +1,6 @@
-"""Listing and searching never wait long for an upstream server, and say which servers are missing and why."""
+"""Listing and searching never wait long for an upstream server, and say which servers are missing
+and why.
+"""
 
 import json
 import math
@@ -19,7 +21,17 @@ import yaml
 from mcp_types import TextResourceContents
 from tests.proxy_support import hostile_server
 from tests.rest_support import serve_app
-from tests.support import PROGRAM, App, configure, connect, environment, eventually, is_within, open_app, run_cli
+from tests.support import (
+    PROGRAM,
+    App,
+    configure,
+    connect,
+    environment,
+    eventually,
+    is_within,
+    open_app,
+    run_cli,
+)
 
 from onetool.settings.model import Settings
 from onetool.sources.upstream.definitions import (
@@ -32,7 +44,9 @@ from onetool.sources.upstream.definitions import (
 from onetool.sources.upstream.servers import LIST_SECONDS
 from onetool.state.documents import DocumentFile, Documents
 
-ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
+ECHO = Definition(
+    "echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}}
+)
 CANARY = "canary-correct-horse"
 SLEEPS = {"command": "sleep", "args": ["600"]}
 EXITS = {"command": sys.executable, "args": ["-c", "raise SystemExit('no license')"]}
@@ -66,7 +80,7 @@ def closed_port() -> str:
         return f"http://127.0.0.1:{closed.getsockname()[1]}/mcp"
 
 
-# --- servers that fail in every way ----------------------------------------------------------------------------------
+# --- servers that fail in every way ---------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +116,12 @@ def test_no_listing_waits_twice_for_servers_that_hang() -> None:
     with open_app({"servers": {"sleeps": {**SLEEPS, "timeout": 600}}}) as app:
         app.run("ot.tools()")
         app.onetool.servers.list_seconds = 600
-        for command in ("ot.tools()", "ot.packs()", "ot.search(query='echo')", "ot.help(query='echo it')"):
+        for command in (
+            "ot.tools()",
+            "ot.packs()",
+            "ot.search(query='echo')",
+            "ot.help(query='echo it')",
+        ):
             assert "sleeps (starting)" in get_note(app, command)
 
 
@@ -118,7 +137,9 @@ def test_a_long_list_in_slow_pages_arrives_in_the_background(app: App) -> None:
 
 
 def test_a_failed_server_has_a_reason_and_a_time_of_the_next_attempt(app: App) -> None:
-    assert eventually(lambda: "exits (failed: cannot connect to exits" in get_note(app, "ot.tools()"))
+    assert eventually(
+        lambda: "exits (failed: cannot connect to exits" in get_note(app, "ot.tools()")
+    )
     note = get_note(app, "ot.tools()")
     assert "next attempt in" in note
     assert "no license" not in note  # the output of a server is not shown to a model
@@ -126,10 +147,16 @@ def test_a_failed_server_has_a_reason_and_a_time_of_the_next_attempt(app: App) -
 
 
 def test_health_distinguishes_starting_failed_and_disabled_servers() -> None:
-    servers = {"sleeps": {**SLEEPS, "timeout": 600}, "exits": EXITS, "off": {**SLEEPS, "enabled": False}}
+    servers = {
+        "sleeps": {**SLEEPS, "timeout": 600},
+        "exits": EXITS,
+        "off": {**SLEEPS, "enabled": False},
+    }
     with open_app({"servers": servers}) as app:
         app.run("ot.tools()")
-        assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"]["exits"] == "disconnected")
+        assert eventually(
+            lambda: app.data("ot.health()")["proxy"]["servers"]["exits"] == "disconnected"
+        )
         states = app.data("ot.health()")["proxy"]["servers"]
     assert states == {"sleeps": "discovering", "exits": "disconnected", "off": "disabled"}
 
@@ -158,24 +185,36 @@ def test_the_number_of_cores_limits_concurrent_listing(monkeypatch: pytest.Monke
         app.onetool.servers.list_seconds = 0.0
         app.value("ot.tools()")
         assert set(app.data("ot.health()")["proxy"]["servers"].values()) == {"discovering"}
-        assert app.value("b.echo(text='a')") == "a"  # a run that names it does not wait for its turn
+        assert (
+            app.value("b.echo(text='a')") == "a"
+        )  # a run that names it does not wait for its turn
 
 
-# --- successive processes --------------------------------------------------------------------------------------------
+# --- successive processes -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_the_cli_reports_missing_servers_and_does_not_retry_immediately(tmp_path: Path) -> None:
-    known = {f"known{number}": hostile_server("good", tmp_path / str(number)) for number in range(3)}
+    known = {
+        f"known{number}": hostile_server("good", tmp_path / str(number)) for number in range(3)
+    }
     configure(tmp_path, json.dumps({"servers": {**known, "sleeps": SLEEPS, "exits": EXITS}}))
     configure_cached(tmp_path, known)
     first = run_cli(tmp_path, "tools", "--json")
     assert {"known0.echo", "known2.echo"} <= {each["name"] for each in json.loads(first.stdout)}
     assert "2 servers not listed yet: sleeps (" in first.stderr
-    code = "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in sys.modules)"
+    code = (
+        "import sys; from onetool.cli.main import main; main(['tools']); sys.exit('mcp' in"
+        " sys.modules)"
+    )
     env = environment(tmp_path)
     again = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert again.returncode == 0, again.stderr  # nothing was started, not even the SDK was loaded
     assert "sleeps (no response within" in again.stderr
@@ -184,7 +223,9 @@ def test_the_cli_reports_missing_servers_and_does_not_retry_immediately(tmp_path
 
 @pytest.mark.slow
 def test_commands_do_not_wait_for_hanging_servers(tmp_path: Path) -> None:
-    """A command does not wait at its end either: it kills the processes that it started for the list."""
+    """A command does not wait at its end either: it kills the processes that it started for the
+    list.
+    """
     configure(tmp_path, json.dumps({"servers": {}}))
     run_cli(tmp_path, "tools")
     started = time.monotonic()
@@ -208,7 +249,10 @@ def test_the_doctor_lists_all_servers_with_an_empty_cache(tmp_path: Path) -> Non
         done = run_cli(tmp_path, "tools", "--info", "list")
         listed = len([line for line in done.stdout.splitlines() if line.endswith(".echo")])
         missing = int((re.search(r"(\d+) servers? not listed", done.stderr) or [0, 0])[1])
-        assert 29 - listed <= missing <= 29, (listed, done.stderr)  # one may answer between the note and the list
+        assert 29 - listed <= missing <= 29, (
+            listed,
+            done.stderr,
+        )  # one may answer between the note and the list
     checked = run_cli(tmp_path, "doctor")
     assert checked.stdout.count("responds: 1 tool") == 29, checked.stdout
     done = run_cli(tmp_path, "tools", "--info", "list")
@@ -234,7 +278,9 @@ def test_a_server_retries_a_listing_that_the_cli_interrupted(tmp_path: Path) -> 
     server = hostile_server("good", tmp_path)
     configure(tmp_path, json.dumps({"servers": {"s": server}}))
     key = cache_key(Settings.model_validate({"servers": {"s": server}}).servers["s"])
-    ToolLists(DocumentFile(cache(tmp_path))).put_failure(key, "no response within 1.0 s", is_interrupted=True)
+    ToolLists(DocumentFile(cache(tmp_path))).put_failure(
+        key, "no response within 1.0 s", is_interrupted=True
+    )
     lists = ToolLists(DocumentFile(cache(tmp_path)))
     with connect(tmp_path) as client:
         client.tools()
@@ -245,7 +291,9 @@ def test_a_server_retries_a_listing_that_the_cli_interrupted(tmp_path: Path) -> 
 
 
 def _read_resource(client: Any, uri: str) -> str:
-    (content,) = client.portal.call(partial(client.client.read_resource, uri, cache_mode="bypass")).contents
+    (content,) = client.portal.call(
+        partial(client.client.read_resource, uri, cache_mode="bypass")
+    ).contents
     assert isinstance(content, TextResourceContents)
     return content.text
 
@@ -262,13 +310,15 @@ def test_rest_names_servers_that_are_not_listed(tmp_path: Path) -> None:
     with serve_app(tmp_path, {"servers": {"sleeps": SLEEPS}}) as server:
         server.onetool.servers.list_seconds = 0.0
         listed = server.rest.get("/api/tools")
-        assert listed["unlisted"] == [{"server": "sleeps", "state": "discovering", "reason": "starting"}]
+        assert listed["unlisted"] == [
+            {"server": "sleeps", "state": "discovering", "reason": "starting"}
+        ]
         assert [each["name"] for each in listed["tools"]]
     with serve_app(tmp_path / "other", {"servers": {}}) as server:
         assert "unlisted" not in server.rest.get("/api/tools")
 
 
-# --- records of failures ---------------------------------------------------------------------------------------------
+# --- records of failures --------------------------------------------------------------------------
 
 
 def test_failures_back_off_up_to_a_maximum(tmp_path: Path) -> None:
@@ -316,11 +366,16 @@ def test_an_unwritable_cache_is_ignored(tmp_path: Path) -> None:
 def test_secrets_that_a_server_prints_are_not_recorded(tmp_path: Path) -> None:
     code = f"import sys; sys.exit('{CANARY}')"
     with serve_app(
-        tmp_path, {"servers": {"s": {"command": sys.executable, "args": ["-c", code]}}}, (), {"KEY": CANARY}
+        tmp_path,
+        {"servers": {"s": {"command": sys.executable, "args": ["-c", code]}}},
+        (),
+        {"KEY": CANARY},
     ) as server:
         assert eventually(lambda: "disconnected" in json.dumps(server.rest.get("/api/packs")))
         assert CANARY not in json.dumps(server.rest.get("/api/tools"))
-    failures = Documents(DocumentFile(server.onetool.directories.data / "cache"), "tool list failure").get_all()
+    failures = Documents(
+        DocumentFile(server.onetool.directories.data / "cache"), "tool list failure"
+    ).get_all()
     assert failures
     assert CANARY not in json.dumps(failures)
 
@@ -330,7 +385,10 @@ def test_two_processes_list_at_the_same_time(tmp_path: Path) -> None:
     servers = {f"s{number}": hostile_server("good", tmp_path / str(number)) for number in range(4)}
     configure(tmp_path, json.dumps({"servers": servers}))
     env = environment(tmp_path)
-    running = [subprocess.Popen([PROGRAM, "doctor"], env=env, cwd=tmp_path, stdout=subprocess.PIPE) for _ in range(2)]
+    running = [
+        subprocess.Popen([PROGRAM, "doctor"], env=env, cwd=tmp_path, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
     for process in running:
         output, _ = process.communicate(timeout=60)
         assert output.count(b"responds: 1 tool") == 4, output.decode()

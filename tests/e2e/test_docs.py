@@ -1,8 +1,9 @@
 """Execute every block of the documents, in order.
 
-Each document has its own home directory. A block that begins with a comment that is a path is written to that file.
-Code runs with the settings written before it, and commands are executed. A `text` block is the expected output of the
-block before it, with … for any text. A block of an unknown kind is an error in the document.
+Each document has its own home directory. A block that begins with a comment that is a path is
+written to that file. Code runs with the settings written before it, and commands are executed. A
+`text` block is the expected output of the block before it, with … for any text. A block of an
+unknown kind is an error in the document.
 """
 
 import configparser
@@ -81,12 +82,14 @@ FREE = {
     "bfcl: ": "figures too",
 }
 RUN_ID = re.compile(r"r_[0-9a-f]{32}")
-EXAMPLE_RUN_ID = re.compile(r"r_8f14e45f[0-9a-f]*")  # replaced by the ID in the last output that has one
+EXAMPLE_RUN_ID = re.compile(
+    r"r_8f14e45f[0-9a-f]*"
+)  # replaced by the ID in the last output that has one
 OLLAMA = "http://localhost:11434/v1"  # replaced by a fake provider, which gives these answers
 ANSWERS = {"Rate each review": "[4, 1]", "What kind of mail": '"invoice"'}
 
 
-# --- blocks --------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,18 @@ class Block:
 def parse_blocks(document: Path) -> list[Block]:
     text = document.read_text(encoding="utf-8")
     return [
-        Block(f"{document.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}", found[1], found[2])
+        Block(
+            f"{document.relative_to(ROOT)}:{text.count(chr(10), 0, found.start()) + 1}",
+            found[1],
+            found[2],
+        )
         for found in FENCED.finditer(text)
     ]
 
 
-DOCUMENTS_WITH_BLOCKS = [document for document in DOCUMENTS if document.exists() and parse_blocks(document)]
+DOCUMENTS_WITH_BLOCKS = [
+    document for document in DOCUMENTS if document.exists() and parse_blocks(document)
+]
 
 
 def to_label(document: Path) -> str:
@@ -120,7 +129,7 @@ def to_label(document: Path) -> str:
 ASKING = frozenset({"import", "trust"})  # commands that ask for confirmation
 
 
-# --- a document, from its beginning to its end -----------------------------------------------------------------------
+# --- a document, from its beginning to its end ----------------------------------------------------
 
 
 class DocumentRunner:
@@ -137,14 +146,16 @@ class DocumentRunner:
         programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         uv = {"UV_TOOL_DIR": str(home / "uv"), "UV_TOOL_BIN_DIR": str(home / "bin")}
         self.variables = {**environment(home), **uv, "PATH": programs, "NO_COLOR": "1"}
-        self.variables["ONETOOL_APPROVALS__WAIT"] = "0"  # a run that waits for a person is paused at once
+        self.variables["ONETOOL_APPROVALS__WAIT"] = (
+            "0"  # a run that waits for a person is paused at once
+        )
 
     def execute(self, block: Block) -> None:
         KINDS[block.kind](self, block)
         if found := RUN_ID.search(self.output):
             self._run_id = found[0]
 
-    # --- code ----------------------------------------------------------------------------------------------------
+    # --- code -------------------------------------------------------------------------------------
 
     def python(self, block: Block) -> None:
         if PROGRAM.search(block.text):
@@ -168,7 +179,7 @@ class DocumentRunner:
             assert not read.problems
             assert read.functions, read.problem
 
-    # --- data ----------------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------
 
     def yaml(self, block: Block) -> None:
         """Write settings that name a file; only validate others. OpenAPI documents are written."""
@@ -186,19 +197,25 @@ class DocumentRunner:
         return load(find_directories({}, directory, None, self.home), {}, trust=True).files
 
     def json(self, block: Block) -> None:
-        """Parse JSON. The configuration of a client is written to `servers.json` for the next command."""
+        """Parse JSON. The configuration of a client is written to `servers.json` for the next
+        command.
+        """
         data = json.loads(block.text)
         if "urlTemplate" in data:
             HttpImpl.model_validate(data)
         if "mcpServers" in data:
-            servers = {name: use_shared_environment(server) for name, server in data["mcpServers"].items()}
+            servers = {
+                name: use_shared_environment(server) for name, server in data["mcpServers"].items()
+            }
             file = self._write(self.directory, "servers.json", json.dumps({"mcpServers": servers}))
             found = client_servers.read_servers(text_files.read(file), self.directory).servers
             assert all("command" in server or "url" in server for server in found.values())
             assert found.keys() == servers.keys()
 
     def toml(self, block: Block) -> None:
-        """Write the definition of a package, and check that it declares packs under the group that OneTool reads."""
+        """Write the definition of a package, and check that it declares packs under the group that
+        OneTool reads.
+        """
         self._write_block(block)
         (group,) = tomllib.loads(block.text)["project"]["entry-points"]
         assert group == GROUP
@@ -229,9 +246,11 @@ class DocumentRunner:
             return
         pattern = ".*".join(re.escape(part) for part in block.text.strip().split("…"))
         assert self.output.strip(), "the previous block has no output"
-        assert re.fullmatch(pattern, self.output.strip(), re.DOTALL), f"the output is\n{self.output}"
+        assert re.fullmatch(pattern, self.output.strip(), re.DOTALL), (
+            f"the output is\n{self.output}"
+        )
 
-    # --- commands ------------------------------------------------------------------------------------------------
+    # --- commands ---------------------------------------------------------------------------------
 
     def sh(self, block: Block) -> None:
         for line in split_commands(block.text):
@@ -240,7 +259,9 @@ class DocumentRunner:
 
     def _type(self, command: str) -> None:
         words = shlex.split(command, comments=True)
-        known = next((check for start, check in ONLY_CHECKED.items() if command.startswith(start)), None)
+        known = next(
+            (check for start, check in ONLY_CHECKED.items() if command.startswith(start)), None
+        )
         if known is not None:
             known(words)
         elif words[:2] == ["onetool", "serve"] and "--http" in words:
@@ -252,7 +273,9 @@ class DocumentRunner:
         elif words[:3] == ["uv", "tool", "install"]:
             self._install(words[3:])
         elif exported := EXPORT.fullmatch(command):
-            self.variables[exported[1]] = self._run(["/bin/sh", "-c", f"printf %s {self._use_actual(exported[2])}"])
+            self.variables[exported[1]] = self._run(
+                ["/bin/sh", "-c", f"printf %s {self._use_actual(exported[2])}"]
+            )
         elif assignment := ASSIGNMENT.fullmatch(command):
             self.variables[assignment[1]] = self._use_actual(assignment[2])
         else:
@@ -262,16 +285,23 @@ class DocumentRunner:
                 self.output = self._confirm(arguments)
                 return
             needs_shell = program != "onetool" or SHELL_SYNTAX.search(IN_QUOTES.sub("", adjusted))
-            self.output = self._run(["/bin/sh", "-c", adjusted] if needs_shell else [self._program, *arguments])
+            self.output = self._run(
+                ["/bin/sh", "-c", adjusted] if needs_shell else [self._program, *arguments]
+            )
 
     def _confirm(self, arguments: list[str]) -> str:
         """Run a command in a terminal, and confirm it."""
-        status, shown = answer_in_terminal(self.directory, "y", *arguments, variables=self.variables)
+        status, shown = answer_in_terminal(
+            self.directory, "y", *arguments, variables=self.variables
+        )
         assert status == 0, shown
         return shown
 
     def _install(self, words: list[str]) -> None:
-        """Install OneTool from this repository. With another package, later commands use what was installed."""
+        """Install OneTool from this repository.
+
+        With another package, later commands use what was installed.
+        """
         assert words[0] in {DISTRIBUTION, "."}
         others = [f"--with={self.directory / word}" for word in words[1:] if word != "--with"]
         self._run(["uv", "tool", "install", ".", *others], directory=ROOT)
@@ -284,10 +314,16 @@ class DocumentRunner:
         if self._database is not None:
             text = text.replace(DATABASE_HOST, f"127.0.0.1:{self._database.port}")
         text = text.replace(f"localhost:{PORT}", f"localhost:{self._port}")
-        return text.replace(f"localhost:{API_PORT}", f"localhost:{self._api_port}") if self._api_port else text
+        return (
+            text.replace(f"localhost:{API_PORT}", f"localhost:{self._api_port}")
+            if self._api_port
+            else text
+        )
 
     def _start_api(self, command: list[str]) -> None:
-        """Start a server of the document in the background, on a free port, until the document ends."""
+        """Start a server of the document in the background, on a free port, until the document
+        ends.
+        """
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self._api_port = str(port)
@@ -299,12 +335,20 @@ class DocumentRunner:
         assert eventually(partial(is_listening, port))
 
     def _start(self, *arguments: str) -> str:
-        """Start a server or a worker in the background, until the document ends. Return the line that it prints."""
+        """Start a server or a worker in the background, until the document ends.
+
+        Return the line that it prints.
+        """
         started = [self._program, *arguments, "--json"]
         # A pipe that is not read could fill up.
         errors = self._stack.enter_context((self.home / "stderr").open("ab"))
         server = subprocess.Popen(
-            started, cwd=self.directory, env=self.variables, stdout=subprocess.PIPE, stderr=errors, text=True
+            started,
+            cwd=self.directory,
+            env=self.variables,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         )
         self._stack.callback(stop_server, server)
         assert server.stdout is not None
@@ -326,7 +370,7 @@ class DocumentRunner:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    # --- files ---------------------------------------------------------------------------------------------------
+    # --- files ------------------------------------------------------------------------------------
 
     def _write_block(self, block: Block) -> Path | None:
         if not block.file:
@@ -351,7 +395,9 @@ class DocumentRunner:
 
 
 def use_shared_environment(server: dict[str, Any]) -> dict[str, Any]:
-    """Use the environment that tests share, because uvx would install the program for every home directory."""
+    """Use the environment that tests share, because uvx would install the program for every home
+    directory.
+    """
     return python_server(*server["args"]) if server.get("command") == "uvx" else server
 
 
@@ -410,7 +456,7 @@ def is_complete(command: str) -> bool:
     return True
 
 
-# --- commands that are checked but not executed ----------------------------------------------------------------------
+# --- commands that are checked but not executed ---------------------------------------------------
 
 
 def check_target(words: list[str]) -> None:
@@ -439,7 +485,9 @@ def check_options(run: Callable[[list[str]], str], arguments: list[str]) -> None
 
 def check_packages(words: list[str]) -> None:
     """Allow only uv and this directory, because `onetool` on PyPI is a different project."""
-    extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    extras = re.findall(
+        r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert set(words[2:]) <= {"uv", ".", *(f".[{extra}]" for extra in extras)}
 
 
@@ -461,7 +509,7 @@ ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
 }
 
 
-# --- the tests -----------------------------------------------------------------------------------------------------
+# --- the tests ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -469,7 +517,11 @@ ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {
 @pytest.mark.parametrize(
     "document",
     [
-        pytest.param(document, id=to_label(document), marks=[pytest.mark.nightly] * (document.name in LONG_DOCUMENTS))
+        pytest.param(
+            document,
+            id=to_label(document),
+            marks=[pytest.mark.nightly] * (document.name in LONG_DOCUMENTS),
+        )
         for document in DOCUMENTS_WITH_BLOCKS
     ],
 )
@@ -486,17 +538,27 @@ def test_every_block_of_a_document_works(document: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("document", DOCUMENTS, ids=to_label)
 def test_blocks_have_known_kinds_and_are_closed(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    unknown = [f"{block.location}: {block.kind!r}" for block in parse_blocks(document) if block.kind not in KINDS]
+    unknown = [
+        f"{block.location}: {block.kind!r}"
+        for block in parse_blocks(document)
+        if block.kind not in KINDS
+    ]
     assert not unknown
-    assert sum(line.lstrip().startswith("```") for line in text.splitlines()) == 2 * len(parse_blocks(document))
+    assert sum(line.lstrip().startswith("```") for line in text.splitlines()) == 2 * len(
+        parse_blocks(document)
+    )
     free = [block for block in parse_blocks(document) if not block.kind]
-    assert all(block.text.startswith(tuple(FREE)) for block in free), "a block without a kind must be listed in FREE"
+    assert all(block.text.startswith(tuple(FREE)) for block in free), (
+        "a block without a kind must be listed in FREE"
+    )
 
 
 @pytest.mark.parametrize("document", GUIDE, ids=to_label)
 def test_examples_of_the_guide_are_short(document: Path) -> None:
     examples = [block for block in parse_blocks(document) if block.kind in {"py", "python", "sh"}]
-    lengths = {block.location: count_lines(block) for block in examples if block.file != SERVER_OF_EXAMPLES}
+    lengths = {
+        block.location: count_lines(block) for block in examples if block.file != SERVER_OF_EXAMPLES
+    }
     assert {place: length for place, length in lengths.items() if length > MAX_EXAMPLE_LINES} == {}
 
 
@@ -512,7 +574,9 @@ def test_links_of_documents_have_targets(document: Path) -> None:
         target = document.parent / name if name else document
         assert target.exists(), f"{name} does not exist"
         if document.is_relative_to(ROOT / "docs"):
-            assert target.resolve().is_relative_to(ROOT / "docs"), f"{name} is not part of the documentation site"
+            assert target.resolve().is_relative_to(ROOT / "docs"), (
+                f"{name} is not part of the documentation site"
+            )
         if anchor:
             assert anchor in list_anchors(target), (
                 f"{name} has no heading #{anchor}; it has {sorted(list_anchors(target))}"
@@ -522,10 +586,14 @@ def test_links_of_documents_have_targets(document: Path) -> None:
 def list_anchors(document: Path) -> set[str]:
     """Return the anchors of the headings, as GitHub names them."""
     text = FENCED.sub("", document.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(text)}
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in HEADING.findall(text)
+    }
 
 
-@pytest.mark.parametrize("document", [document for document in DOCUMENTS if document.suffix == ".md"], ids=to_label)
+@pytest.mark.parametrize(
+    "document", [document for document in DOCUMENTS if document.suffix == ".md"], ids=to_label
+)
 def test_files_named_in_documents_exist(document: Path) -> None:
     paths = REPOSITORY_PATH.findall(document.read_text(encoding="utf-8"))
     assert not [name for name in paths if not (ROOT / name).exists()]
@@ -538,7 +606,10 @@ def test_modules_named_in_contributor_documents_exist(name: str) -> None:
 
 
 def find_missing(line: str) -> Iterator[str]:
-    """Yield named files that do not exist. In a table, a bare name is in a directory named before it in its row."""
+    """Yield named files that do not exist.
+
+    In a table, a bare name is in a directory named before it in its row.
+    """
     directories: set[Path] = set()
     for name in NAMED_FILE.findall(line):
         found = find_paths().get(name, [])
@@ -551,7 +622,10 @@ def find_missing(line: str) -> Iterator[str]:
 
 @cache
 def find_paths() -> dict[str, list[Path]]:
-    """Return all paths by the ways to name them: `a/b/c.py`, `b/c.py`, `c.py`. Directories end with a slash."""
+    """Return all paths by the ways to name them: `a/b/c.py`, `b/c.py`, `c.py`.
+
+    Directories end with a slash.
+    """
     paths = defaultdict(list)
     for top in ("*", "src/**/*", "tests/**/*", "docs/**/*", "benchmarks/**/*", "deploy/**/*"):
         for path in ROOT.glob(top):
@@ -563,7 +637,9 @@ def find_paths() -> dict[str, list[Path]]:
 
 def test_llms_txt_links_to_every_document() -> None:
     listed = (ROOT / "llms.txt").read_text(encoding="utf-8")
-    missing = [to_label(document) for document in DOCUMENTS if f"({to_label(document)})" not in listed]
+    missing = [
+        to_label(document) for document in DOCUMENTS if f"({to_label(document)})" not in listed
+    ]
     decisions = ROOT / "docs/decisions"
     index = (decisions / "index.md").read_text(encoding="utf-8")
     pages = [page.name for page in decisions.glob("[0-9]*.md")]
@@ -575,7 +651,9 @@ def test_llms_txt_links_to_every_document() -> None:
 def test_the_reference_is_up_to_date() -> None:
     """Check that the reference is up to date. The failure message has the command that updates it."""
     command = [sys.executable, str(ROOT / "docs" / "reference" / "make.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=6 * TIMEOUT_SECONDS)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=6 * TIMEOUT_SECONDS
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -586,7 +664,11 @@ def test_every_link_of_help_to_a_built_in_pack_is_a_page() -> None:
 
 
 def test_the_reference_does_not_depend_on_the_machine() -> None:
-    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").rglob("*.md")]
+    pages = [
+        page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").rglob("*.md")
+    ]
     machine_facts = {str(ROOT), str(Path.home()), sys.prefix, sys.version.split()[0]}
     assert pages
-    assert not [fact for fact in machine_facts for page in pages if f"{fact}/" in page or f" {fact}" in page]
+    assert not [
+        fact for fact in machine_facts for page in pages if f"{fact}/" in page or f" {fact}" in page
+    ]

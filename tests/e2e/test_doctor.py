@@ -45,7 +45,10 @@ Work = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Case:
-    """A broken installation. The finding names `file` (relative to the home) and `line`; `fix` applies the hint."""
+    """A broken installation.
+
+    The finding names `file` (relative to the home) and `line`; `fix` applies the hint.
+    """
 
     name: str
     make: Work
@@ -63,7 +66,10 @@ Ended = subprocess.CompletedProcess[str]
 
 
 def doctor(
-    home: Path, directory: str = ".", env: Mapping[str, str] | None = None, start: Sequence[str] = ()
+    home: Path,
+    directory: str = ".",
+    env: Mapping[str, str] | None = None,
+    start: Sequence[str] = (),
 ) -> Findings:
     """Return the findings, and check that the plain text reports the same."""
     found = examine(home, directory, env, start)
@@ -74,7 +80,10 @@ def doctor(
 
 
 def examine(
-    home: Path, directory: str = ".", env: Mapping[str, str] | None = None, start: Sequence[str] = ()
+    home: Path,
+    directory: str = ".",
+    env: Mapping[str, str] | None = None,
+    start: Sequence[str] = (),
 ) -> Findings:
     data = run_doctor(home, directory, env, start, "--json")
     found: Findings = json.loads(data.stdout)["findings"]
@@ -85,7 +94,10 @@ def examine(
 def run_doctor(
     home: Path, directory: str, env: Mapping[str, str] | None, start: Sequence[str], *arguments: str
 ) -> Ended:
-    variables = {**environment(home), **{name: value.format(home=home) for name, value in (env or {}).items()}}
+    variables = {
+        **environment(home),
+        **{name: value.format(home=home) for name, value in (env or {}).items()},
+    }
     command = [*start, PROGRAM, "doctor", *arguments]
     cwd = home / directory
     done = subprocess.run(
@@ -102,12 +114,17 @@ def list_problems(findings: Findings) -> Findings:
 
 def health(home: Path, directory: str = ".", env: Mapping[str, str] | None = None) -> Findings:
     """Return the problems that `ot.health()` reports after every component was used once."""
-    variables = {**environment(home), **{name: value.format(home=home) for name, value in (env or {}).items()}}
+    variables = {
+        **environment(home),
+        **{name: value.format(home=home) for name, value in (env or {}).items()},
+    }
     arguments = (variables, home / directory, None, home)
 
     async def problems() -> Findings:
         app = OneTool(
-            read=lambda: read_settings(*arguments), examine=lambda: examine_settings(*arguments), environment=variables
+            read=lambda: read_settings(*arguments),
+            examine=lambda: examine_settings(*arguments),
+            environment=variables,
         )
         async with app:
             for name in app.servers.names:
@@ -134,12 +151,17 @@ def run_hint(home: Path, hint: str, directory: str = ".") -> None:
     env = environment(home)
     env["PATH"] = f"{Path(PROGRAM).parent}{os.pathsep}{env.get('PATH', os.defpath)}"
     done = subprocess.run(
-        ["/bin/sh", "-c", command], cwd=home / directory, env=env, input=b"yes\n", capture_output=True, check=False
+        ["/bin/sh", "-c", command],
+        cwd=home / directory,
+        env=env,
+        input=b"yes\n",
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, (command, done.stderr)
 
 
-# --- breaking and fixing --------------------------------------------------------------------------------------------
+# --- breaking and fixing --------------------------------------------------------------------------
 
 
 def write_settings(text: str) -> Work:
@@ -198,7 +220,9 @@ def change_project(home: Path) -> None:
 def change_server(home: Path) -> None:
     notes = home / "notes"
     notes.mkdir()
-    configure(home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}}))
+    configure(
+        home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}})
+    )
     assert run_cli(home, "servers", "accept", "odd").returncode == 0
     (notes / "changed").touch()
 
@@ -252,7 +276,9 @@ def configure_cursor(entry: Mapping[str, Any]) -> Work:
     return write_content(".cursor/mcp.json", json.dumps({"mcpServers": {"onetool": entry}}))
 
 
-WITHOUT_UV = write_content("shadow/uv/__init__.py", "def find_uv_bin() -> str:\n    raise FileNotFoundError('uv')\n")
+WITHOUT_UV = write_content(
+    "shadow/uv/__init__.py", "def find_uv_bin() -> str:\n    raise FileNotFoundError('uv')\n"
+)
 CONFIG, TOOLS, MINE = ".onetool/onetool.yaml", ".onetool/tools", ".onetool/tools/mine/mine_tools.py"
 IMPOSSIBLE = HEADER.replace("six", "onetool-there-is-no-such-package")
 DIES = "import sys; print('these are my last words', file=sys.stderr); sys.exit(3)"
@@ -518,7 +544,9 @@ CASES = [
     ),
     Case(
         "a token of an unknown agent",
-        write_settings("auth:\n  tokens:\n    - {name: a, hash: b, agent: pilto}\nagents: {pilot: {}}\n"),
+        write_settings(
+            "auth:\n  tokens:\n    - {name: a, hash: b, agent: pilto}\nagents: {pilot: {}}\n"
+        ),
         CONFIG,
         "must be an agent (pilot, default)",
         "fix line 3",
@@ -536,7 +564,9 @@ CASES = [
     ),
     Case(
         "a token that has expired",
-        write_settings("auth:\n  tokens:\n    - {name: old, hash: b, expires: 2026-01-31T12:00:00Z}\n"),
+        write_settings(
+            "auth:\n  tokens:\n    - {name: old, hash: b, expires: 2026-01-31T12:00:00Z}\n"
+        ),
         CONFIG,
         "token old has expired (2026-01-31T12:00:00Z)",
         "onetool token revoke old",
@@ -544,7 +574,14 @@ CASES = [
         apply_hint,
         level="warning",
     ),
-    Case("a damaged bundle", damage_bundle, ".onetool/bundles/pets-", "is not valid JSON", "mv ", fix=apply_hint),
+    Case(
+        "a damaged bundle",
+        damage_bundle,
+        ".onetool/bundles/pets-",
+        "is not valid JSON",
+        "mv ",
+        fix=apply_hint,
+    ),
     Case(
         "a bundle of a newer version",
         write_newer_bundle,
@@ -752,18 +789,23 @@ def test_a_problem_is_reported_once_and_gone_when_fixed(tmp_path: Path, case: Ca
     if case.level == "problem" and not case.env:
         (reported,) = health(tmp_path, case.directory)
         assert case.message.replace("{home}", str(tmp_path)) in reported["message"]
-        assert {**reported, "message": found["message"]} == found  # the message of uv depends on its command
+        assert {
+            **reported,
+            "message": found["message"],
+        } == found  # the message of uv depends on its command
     if case.fix is not None:
         case.fix(tmp_path, found["hint"])
         assert list_problems(examine(tmp_path, case.directory, case.env)) == []
 
 
-# --- directories that cannot be written ----------------------------------------------------------------------------
+# --- directories that cannot be written -----------------------------------------------------------
 
 
 @pytest.fixture
 def open_home() -> Iterator[Path]:
-    """Return a home directory that an ordinary user can access: the directories of tests belong to root."""
+    """Return a home directory that an ordinary user can access: the directories of tests belong to
+    root.
+    """
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         home = Path(directory) / "home"
@@ -791,7 +833,10 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     directory = tmp_path / ".onetool"
     directory.mkdir()
     mount = f"mount -t tmpfs -o size=64k tmpfs {shlex.quote(str(directory))}"
-    if not IS_ROOT or subprocess.run(["unshare", "-m", "/bin/sh", "-c", mount], check=False).returncode:
+    if (
+        not IS_ROOT
+        or subprocess.run(["unshare", "-m", "/bin/sh", "-c", mount], check=False).returncode
+    ):
         pytest.skip("mounting a small disk requires root")
     start = ["unshare", "-m", "/bin/sh", "-c", f'{mount} && exec "$@"', "sh"]
     (found,) = list_problems(doctor(tmp_path, start=start))
@@ -799,18 +844,26 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     assert "df -h" in found["hint"]
 
 
-# --- all together --------------------------------------------------------------------------------------------------
+# --- all together ---------------------------------------------------------------------------------
 
 
 def test_a_healthy_installation_has_no_problems(tmp_path: Path) -> None:
     run_hint(tmp_path, "onetool init")
     configure(
         tmp_path,
-        yaml.safe_dump({"version": 1, "servers": {"echo": hostile_server("echo")}, "aliases": {"e": "echo.echo"}}),
+        yaml.safe_dump(
+            {
+                "version": 1,
+                "servers": {"echo": hostile_server("echo")},
+                "aliases": {"e": "echo.echo"},
+            }
+        ),
     )
     write_secrets(tmp_path / ".onetool", "KEY: value\n")
     create_bundle(tmp_path)
-    run_hint(tmp_path, "onetool run 1 && onetool connect cursor --write && onetool connect codex --write")
+    run_hint(
+        tmp_path, "onetool run 1 && onetool connect cursor --write && onetool connect codex --write"
+    )
     findings = doctor(tmp_path)
     assert list_problems(findings) == []
     messages = "\n".join(each["message"] for each in findings)
@@ -871,18 +924,25 @@ def test_many_problems_are_each_reported_once(tmp_path: Path) -> None:
         "ZeroDivisionError",
         "/gone/onetool",
     ):
-        assert len([message for message in messages if expected in message]) == 1, (expected, messages)
+        assert len([message for message in messages if expected in message]) == 1, (
+            expected,
+            messages,
+        )
     assert len(messages) == 17, messages
     problems = [each["message"] for each in health(tmp_path)]
     # Invalid settings prevent starts, and unreadable switches prevent calls.
     unused = ("these are my last words", "ZeroDivisionError")
-    assert problems == [message for message in messages if not any(text in message for text in unused)]
+    assert problems == [
+        message for message in messages if not any(text in message for text in unused)
+    ]
     assert "server fine responds: 1 tool" in [each["message"] for each in findings]
     assert "test run succeeded" not in [each["message"] for each in findings]
 
 
 def test_secrets_are_redacted_in_findings(tmp_path: Path) -> None:
-    """Redact secrets from secrets.yaml, the environment and the settings, whichever program prints them."""
+    """Redact secrets from secrets.yaml, the environment and the settings, whichever program prints
+    them.
+    """
     code = "import os, sys; sys.exit(os.environ['API_KEY'])"
     entry = {"command": sys.executable, "args": ["-c", code]}
     entries = {
@@ -904,7 +964,13 @@ def test_a_terminal_shows_which_server_is_awaited(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     env = {**environment(tmp_path), "TERM": "xterm"}
     done = subprocess.run(
-        [PROGRAM, "doctor"], cwd=tmp_path, env=env, stderr=theirs, stdout=subprocess.PIPE, encoding="utf-8", check=False
+        [PROGRAM, "doctor"],
+        cwd=tmp_path,
+        env=env,
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=False,
     )
     os.close(theirs)
     shown = os.read(ours, 1 << 16).decode()
@@ -928,7 +994,11 @@ def read_stored_files(home: Path) -> dict[str, bytes]:
     """Return the stored files, without logs and caches."""
     root = home / ".onetool"
     caches = {"logs", "cache", "environments"}
-    files = (file for file in root.rglob("*") if file.is_file() and file.relative_to(root).parts[0] not in caches)
+    files = (
+        file
+        for file in root.rglob("*")
+        if file.is_file() and file.relative_to(root).parts[0] not in caches
+    )
     return {str(file.relative_to(root)): file.read_bytes() for file in files}
 
 

@@ -1,7 +1,9 @@
-"""Try every known escape from a cell: the shared set and our own, as root and as a user, forked and spawned.
+"""Try every known escape from a cell: the shared set and our own, as root and as a user, forked and
+spawned.
 
-Each set runs against one server, with several concurrent attempts. After each attempt another run checks that it is not
-affected. Separate tests check the outcome of each attempt, and the changes outside of the cells after the set.
+Each set runs against one server, with several concurrent attempts. After each attempt another run
+checks that it is not affected. Separate tests check the outcome of each attempt, and the changes
+outside of the cells after the set.
 """
 
 import json
@@ -32,11 +34,14 @@ from tests.e2e.arena import OTHER_SECRET, PROBE_ANSWER
 from tests.e2e.more_escapes import ATTEMPTS, Attempt
 from tests.support import ISOLATION, eventually, list_descendants
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cells are confined by the kernel only on Linux")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="cells are confined by the kernel only on Linux"
+)
 
 OUTPUT_LIMIT = {"max_output_bytes": 8 << 20}
 SET_TIMEOUT_SECONDS = 2400.0 if ISOLATION == "wasm" else 800.0 if NIGHTLY else 100.0
-# A process for WebAssembly sandboxes has three pipes. Each of the two applications has two waiting and two free ones.
+# A process for WebAssembly sandboxes has three pipes. Each of the two applications has two waiting
+# and two free ones.
 MAX_DESCRIPTORS = 20 if ISOLATION == "auto" else 40
 GRACE_SECONDS = 20.0  # beyond the timeout, for a busy machine
 # The attacker controls the text of these; the tests check only that nothing outside has changed.
@@ -58,7 +63,11 @@ VALUES = {
 # What ordinary code may lack in a WebAssembly sandbox.
 LACKS = (
     "the WebAssembly sandbox",
-    *("has no attribute 'setitimer'", "has no attribute 'posix_fallocate'", "has no attribute 'scrypt'"),
+    *(
+        "has no attribute 'setitimer'",
+        "has no attribute 'posix_fallocate'",
+        "has no attribute 'scrypt'",
+    ),
     *("'_DummySocket'", "unable to open database file", "unknown archive format"),
 )
 
@@ -78,7 +87,9 @@ def _parse_version(text: str) -> tuple[int, ...]:
 def _to_attempt(entry: dict[str, str]) -> Attempt:
     kind = entry["class"] if not entry["oracle"].startswith(OWN_TEXT_ALLOWED) else entry["oracle"]
     brief, says = entry["must"] == "limit", VALUES.get(entry["id"], "")
-    return Attempt(entry["id"], kind, entry["desc"], entry["code"], entry["must"], says, brief=brief)
+    return Attempt(
+        entry["id"], kind, entry["desc"], entry["code"], entry["must"], says, brief=brief
+    )
 
 
 KNOWN = _load_attempts((Path(__file__).parent / "escapes.json").read_text(encoding="utf-8"))
@@ -101,14 +112,20 @@ MODES: dict[str, tuple[Setup, list[Attempt]]] = {
 }
 if ISOLATION == "wasm":
     MODES = {"current-user": MODES["current-user"]}
-IN_MODES = [pytest.param(mode, each, id=f"{mode}-{each.id}") for mode, (_, set_) in MODES.items() for each in set_]
+IN_MODES = [
+    pytest.param(mode, each, id=f"{mode}-{each.id}")
+    for mode, (_, set_) in MODES.items()
+    for each in set_
+]
 
 
 class Trials:
     """The outcomes of a set of attempts, and the state of the machine afterwards."""
 
     def __init__(self, facts: dict[str, Any]) -> None:
-        self.outcomes = {ident: Outcome.of(outcome) for ident, outcome in facts.pop("outcomes").items()}
+        self.outcomes = {
+            ident: Outcome.of(outcome) for ident, outcome in facts.pop("outcomes").items()
+        }
         self.facts = facts
 
 
@@ -118,7 +135,9 @@ Trial = Callable[[str], Trials]
 @pytest.fixture(scope="session")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
     def compute(mode: str, *, wait: bool) -> Any:
-        return compute_once(tmp_path_factory, f"trials-{mode}", lambda: _try_all(*MODES[mode]), wait=wait)
+        return compute_once(
+            tmp_path_factory, f"trials-{mode}", lambda: _try_all(*MODES[mode]), wait=wait
+        )
 
     def get_trials(mode: str) -> Trials:
         if mode == "ordinary-user":
@@ -137,13 +156,17 @@ def _try_all(setup: Setup, attempts: Iterable[Attempt]) -> dict[str, Any]:
     with open_arena(setup) as arena:
         before = arena.facts()
         outcomes = _run_attempts(arena, attempts)
-        quiet = eventually(lambda: arena.facts()["descriptors"] <= before["descriptors"] + MAX_DESCRIPTORS)
+        quiet = eventually(
+            lambda: arena.facts()["descriptors"] <= before["descriptors"] + MAX_DESCRIPTORS
+        )
         world = {
             "outcomes": outcomes,
             "before": before,
             "after": arena.facts(),
             "quiet": quiet,
-            "processes_left": eventually(lambda: len(list_descendants(arena.process.pid)) <= 2 + 2 * 3),
+            "processes_left": eventually(
+                lambda: len(list_descendants(arena.process.pid)) <= 2 + 2 * 3
+            ),
             "noise": arena.noise,
             "stderr": arena.stderr(),
             "names": sorted(entry.name for entry in arena.folder.iterdir()),
@@ -152,13 +175,17 @@ def _try_all(setup: Setup, attempts: Iterable[Attempt]) -> dict[str, Any]:
             "module": (arena.folder / "sentinel_mod.py").read_text(encoding="utf-8"),
         }
         arena.close()
-        world["scratch_left"] = sorted(str(path.relative_to(arena.scratch)) for path in arena.scratch.glob("*/*"))
+        world["scratch_left"] = sorted(
+            str(path.relative_to(arena.scratch)) for path in arena.scratch.glob("*/*")
+        )
         world["directories_left"] = sorted(path.name for path in arena.scratch.iterdir())
     return world
 
 
 def _run_attempts(arena: Arena, attempts: Iterable[Attempt]) -> dict[str, Any]:
-    under_way = {each.id: arena.attempt(each.code, "brief" if each.brief else "patient") for each in attempts}
+    under_way = {
+        each.id: arena.attempt(each.code, "brief" if each.brief else "patient") for each in attempts
+    }
     done = {ident: future.result(SET_TIMEOUT_SECONDS) for ident, future in under_way.items()}
     return {ident: asdict(outcome) for ident, outcome in done.items()}
 
@@ -174,7 +201,7 @@ def _read_facts(path: Path) -> dict[str, Any]:
     }
 
 
-# --- outcomes ------------------------------------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("mode", "attempt"), IN_MODES)
@@ -187,8 +214,11 @@ def test_an_attempt_has_the_expected_outcome(mode: str, attempt: Attempt, trial:
     if ISOLATION == "wasm" and attempt.must == "allow" and outcome.is_error:
         assert any(lack in outcome.text for lack in LACKS), details
         return
-    # A sandbox prevents the same attempts with other errors: it has no system calls and no descriptors.
-    assert attempt.says in outcome.text or (ISOLATION == "wasm" and attempt.must != "allow"), details
+    # A sandbox prevents the same attempts with other errors: it has no system calls and no
+    # descriptors.
+    assert attempt.says in outcome.text or (ISOLATION == "wasm" and attempt.must != "allow"), (
+        details
+    )
     CHECKS[attempt.must](attempt, outcome)
 
 
@@ -212,10 +242,15 @@ def _check_allowed(attempt: Attempt, outcome: Outcome) -> None:
         assert outcome.text == VALUES[attempt.id]
 
 
-CHECKS = {"block": _check_blocked, "limit": _check_limited, "contain": _check_contained, "allow": _check_allowed}
+CHECKS = {
+    "block": _check_blocked,
+    "limit": _check_limited,
+    "contain": _check_contained,
+    "allow": _check_allowed,
+}
 
 
-# --- the state after a set --------------------------------------------------------------------------------------------
+# --- the state after a set ------------------------------------------------------------------------
 
 WHOLE_SETS = pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "required"])
 
@@ -223,7 +258,14 @@ WHOLE_SETS = pytest.mark.parametrize("mode", [mode for mode in MODES if mode != 
 @WHOLE_SETS
 def test_the_attempts_change_no_files_outside(mode: str, trial: Trial) -> None:
     world = trial(mode).facts
-    expected = ["home", "scratch", "sentinel.txt", "sentinel_inherited", "sentinel_mod.py", "stderr"]
+    expected = [
+        "home",
+        "scratch",
+        "sentinel.txt",
+        "sentinel_inherited",
+        "sentinel_mod.py",
+        "stderr",
+    ]
     assert world["names"] == expected
     unchanged = {"text": SENTINEL, "mode": 0o644, "changed": 1_000_000_000, "attributes": []}
     assert world["sentinel"] == unchanged
@@ -268,14 +310,18 @@ def test_no_scratch_files_are_left_behind(mode: str, trial: Trial) -> None:
     assert world["directories_left"] == []
 
 
-# --- the attempts themselves ---------------------------------------------------------------------------------------
+# --- the attempts themselves ----------------------------------------------------------------------
 
 
 def test_the_attempts_succeed_without_isolation(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The attempts succeed without isolation, so the outcomes above are caused by the isolation."""
     setup = Setup(isolation="off", forked=False)
     facts = compute_once(tmp_path_factory, "proven", lambda: _prove(setup))
-    failed = {each.id: facts[each.id] for each in PROVEN if SENTINEL not in "".join(facts[each.id]["blocks"])}
+    failed = {
+        each.id: facts[each.id]
+        for each in PROVEN
+        if SENTINEL not in "".join(facts[each.id]["blocks"])
+    }
     assert not failed
     assert len(PROVEN) > 50
 
@@ -292,7 +338,9 @@ def test_ordinary_code_works_without_isolation(tmp_path_factory: pytest.TempPath
 
     facts = compute_once(tmp_path_factory, "allowed-off", ordinary)
     outcomes = {each.id: Outcome.of(facts[each.id]) for each in ALLOWED}
-    assert not {ident: outcome for ident, outcome in outcomes.items() if outcome.is_error or outcome.raised}
+    assert not {
+        ident: outcome for ident, outcome in outcomes.items() if outcome.is_error or outcome.raised
+    }
     assert not [each.id for each in ALLOWED if each.says not in outcomes[each.id].text]
 
 

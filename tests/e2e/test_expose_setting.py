@@ -16,7 +16,10 @@ from tests.support import PROGRAM, Connection, configure, connect, get_texts, ru
 PLAN = {
     "name": "plan",
     "description": "Plan a project.",
-    "inputSchema": {"type": "object", "properties": {"steps": {"type": "array", "items": {"type": "string"}}}},
+    "inputSchema": {
+        "type": "object",
+        "properties": {"steps": {"type": "array", "items": {"type": "string"}}},
+    },
 }
 HELLO = '''\
 """Greetings."""
@@ -33,7 +36,9 @@ def many(count: int) -> list[dict]:
 '''
 
 
-def prepare(home: Path, definitions: list[dict[str, Any]] | None = None, /, **settings: Any) -> None:
+def prepare(
+    home: Path, definitions: list[dict[str, Any]] | None = None, /, **settings: Any
+) -> None:
     plans = home / "plans"
     plans.mkdir(exist_ok=True)
     (plans / "tools.json").write_text(json.dumps(definitions or [PLAN]), encoding="utf-8")
@@ -43,8 +48,15 @@ def prepare(home: Path, definitions: list[dict[str, Any]] | None = None, /, **se
     write_pack(home / ".onetool" / "tools", "hello", HELLO)
     with open_store(home / ".onetool" / "bundles") as store:
         if not store.packs() or "clock" not in {pack.slug for pack in store.packs()}:
-            store.put_tool(new_bundle(store, "clock"), "now", "1", tool_body(pythonImpl={"function": "machine.now"}))
-    called = run_cli(home, "run", f"planner.{(definitions or [PLAN])[0]['name']}(steps=['a'])")  # caches the list
+            store.put_tool(
+                new_bundle(store, "clock"),
+                "now",
+                "1",
+                tool_body(pythonImpl={"function": "machine.now"}),
+            )
+    called = run_cli(
+        home, "run", f"planner.{(definitions or [PLAN])[0]['name']}(steps=['a'])"
+    )  # caches the list
     assert called.returncode == 0, called.stderr
 
 
@@ -65,7 +77,9 @@ def list_names(client: Connection) -> list[str]:
         ({"planner": "direct"}, ["plan"]),
     ],
 )
-def test_the_setting_publishes_connected_tools(tmp_path: Path, settings: dict[str, Any], published: list[str]) -> None:
+def test_the_setting_publishes_connected_tools(
+    tmp_path: Path, settings: dict[str, Any], published: list[str]
+) -> None:
     prepare(tmp_path, **settings)
     with connect(tmp_path) as client:
         assert list_names(client) == ["run", *published]
@@ -93,18 +107,31 @@ def test_code_neither_calls_nor_finds_what_is_only_direct(tmp_path: Path) -> Non
             text = get_texts(client.run(code))[-1]
             assert "planner.plan is not available in code: it is published directly" in text, code
             assert "expose: both" in text
-        for code in ("ot.tools()", "ot.search('plan a project')", "ot.help('planner.plan')", "ot.packs()"):
+        for code in (
+            "ot.tools()",
+            "ot.search('plan a project')",
+            "ot.help('planner.plan')",
+            "ot.packs()",
+        ):
             assert "Plan a project" not in get_texts(client.run(code))[-1], code
-    assert run_cli(tmp_path, "run", "planner.plan(steps=[])").returncode == 0  # no client to call it directly
-    with connect(tmp_path, command=(PROGRAM, "serve", "--expose", "planner")) as client:  # means both
+    assert (
+        run_cli(tmp_path, "run", "planner.plan(steps=[])").returncode == 0
+    )  # no client to call it directly
+    with connect(
+        tmp_path, command=(PROGRAM, "serve", "--expose", "planner")
+    ) as client:  # means both
         assert list_names(client) == ["run", "plan"]
         assert not client.run("planner.plan()").is_error
 
 
 def test_hidden_tools_do_not_take_the_places_of_hits(tmp_path: Path) -> None:
-    prepare(tmp_path, [{**PLAN, "name": f"plan_{number:03}"} for number in range(150)], planner="direct")
+    prepare(
+        tmp_path, [{**PLAN, "name": f"plan_{number:03}"} for number in range(150)], planner="direct"
+    )
     with connect(tmp_path) as client:
-        hits = json.loads(get_texts(client.run("__format__ = 'json'\not.search('plan', limit=2)"))[-1])
+        hits = json.loads(
+            get_texts(client.run("__format__ = 'json'\not.search('plan', limit=2)"))[-1]
+        )
         assert hits[0]["name"] == "ot.plan"
         assert len(hits) == 2
 
@@ -118,7 +145,11 @@ def test_auto_publishes_nothing_if_the_definitions_are_large(tmp_path: Path) -> 
     prepare(tmp_path, FEW, expose="auto")
     with connect(tmp_path) as client:
         tools = client.tools()[1:]
-        assert 1_000 < sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in tools) / 4 < 1_500
+        assert (
+            1_000
+            < sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in tools) / 4
+            < 1_500
+        )
         before = list_names(client)
         assert before[1:5] == ["greet", "many", "now", "plan_00"]
         (tmp_path / "plans" / "tools.json").write_text(json.dumps(MANY), encoding="utf-8")
@@ -148,7 +179,11 @@ def test_tools_that_the_policy_denies_are_not_published(tmp_path: Path) -> None:
     some = {"tools": "hello.greet", "arguments": {"name": "Eve"}, "decision": "deny"}
     rules = [some, {"tools": "hello.many", "decision": "deny"}]
     agents = {
-        "reader": {"permissions": ["read", "network"], "policy": "read-only", "clients": ["reader"]},
+        "reader": {
+            "permissions": ["read", "network"],
+            "policy": "read-only",
+            "clients": ["reader"],
+        },
         "ruled": {"permissions": ["read", "network"], "policy": rules, "clients": ["ruled"]},
     }
     prepare(tmp_path, expose="both", agents=agents)

@@ -23,7 +23,9 @@ from onetool.state.documents import DocumentFile, Documents
 from onetool.util.token_ids import hash_token
 
 UPSTREAM_ERAS = ["modern", "legacy"]
-ONLY_MODERN, ONLY_LEGACY = (pytest.mark.parametrize("published", [era], indirect=True) for era in UPSTREAM_ERAS)
+ONLY_MODERN, ONLY_LEGACY = (
+    pytest.mark.parametrize("published", [era], indirect=True) for era in UPSTREAM_ERAS
+)
 TIMEOUT = 20
 AGENTS = {
     "default": {"permissions": ["read", "network"]},
@@ -36,7 +38,9 @@ AGENTS = {
 
 
 @pytest.fixture(scope="module", params=UPSTREAM_ERAS)
-def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
+def published(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Published]:
     """Yield a client of OneTool that exposes a server of either protocol version."""
     with publish_fixtures(tmp_path_factory.mktemp("shared"), request.param) as server:
         yield server
@@ -70,7 +74,7 @@ def list_names(client: Caller) -> list[str]:
     return [each.name for each in client.list_tools(cache_mode="bypass").tools]
 
 
-# --- exposed tools, resources and prompts --------------------------------------------------------------------------
+# --- exposed tools, resources and prompts ---------------------------------------------------------
 
 
 @pytest.mark.sampled(2)
@@ -80,7 +84,11 @@ def test_exposed_tools_keep_names_schemas_and_hints(published: Published, mode: 
         listed = {each.name: each for each in client.list_tools().tools}
         assert next(iter(listed)) == "run"
         rich = listed["test_rich"]
-        assert (rich.title, rich.annotations.title, rich.annotations.read_only_hint) == ("A rich one", "Rich", True)
+        assert (rich.title, rich.annotations.title, rich.annotations.read_only_hint) == (
+            "A rich one",
+            "Rich",
+            True,
+        )
         assert rich.output_schema["required"] == ["answer"]
         assert rich.meta["vendor/ui"] == "card"
         schema = listed["json_schema_2020_12_tool"].input_schema
@@ -93,7 +101,11 @@ def test_results_are_passed_through_unchanged(published: Published, mode: str) -
     with published.client(mode) as client:
         rich = client.call_tool("test_rich", {}, meta={"traceparent": "00-aa-bb-01"})
         noted, link = rich.content
-        assert (noted.text, noted.annotations.audience, noted.annotations.priority) == ("noted", ["user"], 0.5)
+        assert (noted.text, noted.annotations.audience, noted.annotations.priority) == (
+            "noted",
+            ["user"],
+            0.5,
+        )
         assert (link.type, str(link.uri)) == ("resource_link", "test://static-text")
         assert rich.structured_content["answer"] == 42
         assert (rich.meta["vendor/mark"], rich.meta["traceparent"]) == ("kept", "00-aa-bb-01")
@@ -106,37 +118,64 @@ def test_results_are_passed_through_unchanged(published: Published, mode: str) -
 
 def test_run_can_call_the_exposed_tools(published: Published) -> None:
     with published.client() as client:
-        assert client.said("run", command="fixtures.test_simple_text()") == client.said("test_simple_text")
+        assert client.said("run", command="fixtures.test_simple_text()") == client.said(
+            "test_simple_text"
+        )
         assert "no tool 'nothing'" in client.call("nothing").content[0].text
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_resources_templates_prompts_and_completion_are_passed_through(published: Published, mode: str) -> None:
+def test_resources_templates_prompts_and_completion_are_passed_through(
+    published: Published, mode: str
+) -> None:
     with published.client(mode) as client:
         listed = [str(each.uri) for each in client.list_resources().resources]
         assert listed[0] == "ot://tools"
-        assert listed[-3:] == ["test://static-text", "test://watched-resource", "test://static-binary"]
-        assert client.read_resource("test://static-text").contents[0].text.startswith("This is the content")
+        assert listed[-3:] == [
+            "test://static-text",
+            "test://watched-resource",
+            "test://static-binary",
+        ]
+        assert (
+            client.read_resource("test://static-text")
+            .contents[0]
+            .text.startswith("This is the content")
+        )
         assert client.read_resource("test://static-binary").contents[0].mime_type == "image/png"
         assert '"id": "7"' in client.read_resource("test://template/7/data").contents[0].text
-        templates = [each.uri_template for each in client.list_resource_templates().resource_templates]
+        templates = [
+            each.uri_template for each in client.list_resource_templates().resource_templates
+        ]
         assert templates == ["ot://tool/{name}", "test://template/{id}/data"]
         assert "test_prompt_with_image" in [each.name for each in client.list_prompts().prompts]
         filled = client.get_prompt("test_prompt_with_arguments", {"arg1": "a", "arg2": "b"})
         assert filled.messages[0].content.text == "Prompt with arguments: arg1='a', arg2='b'"
         prompt = types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
-        assert client.complete(prompt, {"name": "arg1", "value": "par"}).completion.values == ["paris", "park", "party"]
+        assert client.complete(prompt, {"name": "arg1", "value": "par"}).completion.values == [
+            "paris",
+            "park",
+            "party",
+        ]
         own = types.ResourceTemplateReference(type="ref/resource", uri="ot://tool/{name}")
-        assert client.complete(own, {"name": "name", "value": "ot.he"}).completion.values == ["ot.health", "ot.help"]
+        assert client.complete(own, {"name": "name", "value": "ot.he"}).completion.values == [
+            "ot.health",
+            "ot.help",
+        ]
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_resources_and_prompts_are_hidden_from_agents_without_the_server(published: Published, mode: str) -> None:
+def test_resources_and_prompts_are_hidden_from_agents_without_the_server(
+    published: Published, mode: str
+) -> None:
     prompt = types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments")
     template = types.ResourceTemplateReference(type="ref/resource", uri="test://template/{id}/data")
 
     def uris(client: Caller) -> list[str]:
-        return [str(each.uri) for each in client.list_resources().resources if not str(each.uri).startswith("ot://")]
+        return [
+            str(each.uri)
+            for each in client.list_resources().resources
+            if not str(each.uri).startswith("ot://")
+        ]
 
     for name, seen in (("stranger", []), ("picky", ["test://watched-resource"])):
         with published.client(mode, token=f"ot_{name}") as client:
@@ -150,7 +189,9 @@ def test_resources_and_prompts_are_hidden_from_agents_without_the_server(publish
                 with pytest.raises(MCPError, match="may not call fixtures"):
                     ask()
             with suppress(MCPError):
-                assert client.complete(template, {"name": "id", "value": "1"}).completion.values == []
+                assert (
+                    client.complete(template, {"name": "id", "value": "1"}).completion.values == []
+                )
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -167,7 +208,7 @@ def test_errors_of_the_server_are_passed_through(published: Published, mode: str
         assert "prompt" in texts(wrong)[0]
 
 
-# --- requests in both directions -----------------------------------------------------------------------------------
+# --- requests in both directions ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -177,9 +218,13 @@ def test_elicitation_works_by_form_and_by_url(published: Published, mode: str) -
         output = client.said("test_elicitation", message="Who are you?")
         assert output == 'User response: action=accept, content={"username": "Ada", "email": "Ada"}'
         assert person.heard[0].message == "Who are you?"
-        assert person.heard[0].requested_schema["properties"]["email"]["description"] == "User's email address"
-        assert client.said("test_url_elicitation", url="https://example.com/in") == (
-            "Elicitation completed: action=accept, content=null"
+        assert (
+            person.heard[0].requested_schema["properties"]["email"]["description"]
+            == "User's email address"
+        )
+        assert (
+            client.said("test_url_elicitation", url="https://example.com/in")
+            == "Elicitation completed: action=accept, content=null"
         )
         assert person.heard[1].url == "https://example.com/in"
 
@@ -210,7 +255,9 @@ def test_several_questions_are_relayed_in_one_call(published: Published, mode: s
 def test_a_shared_legacy_server_never_sees_roots_of_a_client(published: Published) -> None:
     person = Person()
     with published.client("legacy", **person.able) as client:
-        connection = published.portal.call(published.onetool.servers.upstream("fixtures").main.connect)
+        connection = published.portal.call(
+            published.onetool.servers.upstream("fixtures").main.connect
+        )
         assert connection.client.protocol_version == "2025-11-25"
         assert client.said("test_input_required_result_capabilities") == "answered"
         assert len(person.heard) == 2
@@ -222,7 +269,10 @@ def test_clients_without_the_capability_are_not_asked(published: Published, mode
     with published.client(mode) as client, pytest.raises(MCPError, match=r"sampling"):
         client.call("test_missing_capability")
     deaf = Person()
-    with published.client(mode, elicitation_callback=deaf.elicited) as client, pytest.raises(MCPError):
+    with (
+        published.client(mode, elicitation_callback=deaf.elicited) as client,
+        pytest.raises(MCPError),
+    ):
         client.call("test_sampling", prompt="?")
     assert deaf.heard == []
 
@@ -302,9 +352,14 @@ def test_questions_go_to_the_client_of_the_call(fresh: Published) -> None:
         with fresh.client(mode, **person.able) as client:
             for _ in range(6):
                 with suppress(MCPError):
-                    answers[person.name].append(client.said("test_elicitation", message=f"for {person.name}"))
+                    answers[person.name].append(
+                        client.said("test_elicitation", message=f"for {person.name}")
+                    )
 
-    asking = [threading.Thread(target=ask, args=(person, mode)) for person, mode in zip(people, ERAS * 2, strict=True)]
+    asking = [
+        threading.Thread(target=ask, args=(person, mode))
+        for person, mode in zip(people, ERAS * 2, strict=True)
+    ]
     for each in asking:
         each.start()
     for each in asking:
@@ -327,8 +382,13 @@ def test_a_question_cannot_be_answered_by_another_client(published: Published) -
     assert moved["code"] == types.INVALID_PARAMS
     state = question["requestState"]
     forged = {**again, "requestState": state[:10] + ("A" if state[10] != "A" else "B") + state[11:]}
-    assert raw_call(published, "test_elicitation", {"message": "?"}, **forged)["code"] == types.INVALID_PARAMS
-    assert "username" in str(raw_call(published, "test_elicitation", {"message": "?"}, **again)["content"])
+    assert (
+        raw_call(published, "test_elicitation", {"message": "?"}, **forged)["code"]
+        == types.INVALID_PARAMS
+    )
+    assert "username" in str(
+        raw_call(published, "test_elicitation", {"message": "?"}, **again)["content"]
+    )
     twice = raw_call(published, "test_elicitation", {"message": "?"}, **again)
     assert twice["code"] == types.INVALID_PARAMS
 
@@ -336,12 +396,18 @@ def test_a_question_cannot_be_answered_by_another_client(published: Published) -
 @ONLY_LEGACY
 def test_missing_answers_are_requested_again(published: Published) -> None:
     question = raw_call(published, "test_elicitation", {"message": "?"})
-    again = raw_call(published, "test_elicitation", {"message": "?"}, requestState=question["requestState"])
+    again = raw_call(
+        published, "test_elicitation", {"message": "?"}, requestState=question["requestState"]
+    )
     assert again["inputRequests"] == question["inputRequests"]
     (key,) = again["inputRequests"]
     answers = {key: {"action": "decline"}, "other": {"action": "accept"}}
     output = raw_call(
-        published, "test_elicitation", {"message": "?"}, requestState=again["requestState"], inputResponses=answers
+        published,
+        "test_elicitation",
+        {"message": "?"},
+        requestState=again["requestState"],
+        inputResponses=answers,
     )
     assert "decline" in output["content"][0]["text"]
 
@@ -354,14 +420,19 @@ def test_a_server_that_ends_during_a_question_is_reported(tmp_path: Path) -> Non
         upstream = server.onetool.servers.upstream("fixtures")
         connection = server.portal.call(upstream.main.connect)
         server.portal.call(connection.close)
-        again = {"inputResponses": {key: {"action": "decline"}}, "requestState": question["requestState"]}
+        again = {
+            "inputResponses": {key: {"action": "decline"}},
+            "requestState": question["requestState"],
+        }
         output = raw_call(server, "test_elicitation", {"message": "?"}, **again)
         assert output["isError"] is True
         assert "lost" in output["content"][0]["text"]
         assert raw_call(server, "test_simple_text", {})["content"][0]["text"].startswith("This is")
 
 
-def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(published: Published) -> None:
+def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(
+    published: Published,
+) -> None:
     question, disconnected = threading.Event(), threading.Event()
 
     async def elicited(_context: Any, _params: Any) -> types.ElicitResult:
@@ -371,7 +442,9 @@ def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(publi
 
     def call() -> None:
         with published.client("legacy", elicitation_callback=elicited) as client:
-            calling = client.portal.start_task_soon(client.client.call_tool, "test_elicitation", {"message": "?"})
+            calling = client.portal.start_task_soon(
+                client.client.call_tool, "test_elicitation", {"message": "?"}
+            )
             assert question.wait(TIMEOUT_SECONDS)
             calling.cancel()
         disconnected.set()
@@ -390,21 +463,36 @@ def test_a_client_that_disconnects_during_a_question_leaves_nothing_behind(publi
 def test_public_servers_are_passed_through_completely(tmp_path: Path, mode: str) -> None:
     servers = {"everything": node_server("everything"), "memory": node_server("memory")}
     person = Person()
-    settings = {"servers": servers, "agents": {"default": {"permissions": ["read", "write", "network"]}}}
-    with publish(tmp_path, settings, *servers) as server, server.client(mode, **person.able) as client:
+    settings = {
+        "servers": servers,
+        "agents": {"default": {"permissions": ["read", "write", "network"]}},
+    }
+    with (
+        publish(tmp_path, settings, *servers) as server,
+        server.client(mode, **person.able) as client,
+    ):
         assert {"run", "echo", "get-sum", "read_graph"} <= set(list_names(client))
         assert client.said("echo", message="hi") == "Echo: hi"
         assert "Name: Ada" in client.said("trigger-elicitation-request")
         assert "Ada says Paris" in client.said("trigger-sampling-request", prompt="?", maxTokens=10)
-        assert [block.type for block in client.call("get-tiny-image").content] == ["text", "image", "text"]
-        assert client.call("get-structured-content", location="New York").structured_content["temperature"] == 33
+        assert [block.type for block in client.call("get-tiny-image").content] == [
+            "text",
+            "image",
+            "text",
+        ]
+        assert (
+            client.call("get-structured-content", location="New York").structured_content[
+                "temperature"
+            ]
+            == 33
+        )
         read = client.read_resource("memory://knowledge-graph").contents[0]
         assert read.mime_type == "application/json"
         assert "simple-prompt" in [each.name for each in client.list_prompts().prompts]
         assert len(person.heard) == 2
 
 
-# --- changes -------------------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled(2)
@@ -417,7 +505,9 @@ def test_changes_are_sent_to_listening_clients(fresh: Published) -> None:
         received = _listen(client, {"prompts_list_changed": True}, "test_trigger_prompt_change")
         assert [type(each).__name__ for each in received] == ["PromptsListChanged"]
         uri = "test://watched-resource"
-        received = _listen(client, {"resource_subscriptions": [uri, "test://static-text"]}, "test_touch", uri=uri)
+        received = _listen(
+            client, {"resource_subscriptions": [uri, "test://static-text"]}, "test_touch", uri=uri
+        )
         assert [each.uri for each in received] == [uri]
 
 
@@ -446,7 +536,11 @@ def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
     uri = "test://watched-resource"
     with fresh.client("legacy", message_handler=on_message) as client:
         able = client.client.server_capabilities
-        assert (able.tools.list_changed, able.prompts.list_changed, able.resources.subscribe) == (True, True, True)
+        assert (able.tools.list_changed, able.prompts.list_changed, able.resources.subscribe) == (
+            True,
+            True,
+            True,
+        )
         subscribe = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
         client.portal.call(client.client.session.send_request, subscribe, types.EmptyResult)
         client.call("test_trigger_tool_change")
@@ -459,7 +553,7 @@ def test_changes_are_sent_in_legacy_sessions(fresh: Published) -> None:
     assert eventually(lambda: not upstream.main.watched)
 
 
-# --- permissions ---------------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -468,7 +562,9 @@ def test_an_agent_sees_and_calls_only_permitted_tools(published: Published, mode
         assert list_names(client) == ["run", "test_simple_text"]
         assert client.said("test_simple_text")
         assert "no tool 'test_rich'" in texts(client.call("test_rich"))[0]
-        assert not [each for each in client.list_resources().resources if str(each.uri).startswith("test:")]
+        assert not [
+            each for each in client.list_resources().resources if str(each.uri).startswith("test:")
+        ]
         assert client.list_prompts().prompts == []
         with pytest.raises(MCPError, match=r"may not call ot\.resources"):
             client.read_resource("test://static-text")
@@ -484,24 +580,42 @@ def test_exposed_calls_are_recorded(published: Published) -> None:
     with published.client() as client:
         client.call("test_simple_text")
         client.call("test_error_handling")
-        rows = client.portal.call(published.onetool.bus.call_tool, "ot.stats", {}, published.onetool.context()).unwrap()
-        assert {"fixtures.test_simple_text", "fixtures.test_error_handling"} <= {row["name"] for row in rows["tools"]}
+        rows = client.portal.call(
+            published.onetool.bus.call_tool, "ot.stats", {}, published.onetool.context()
+        ).unwrap()
+        assert {"fixtures.test_simple_text", "fixtures.test_error_handling"} <= {
+            row["name"] for row in rows["tools"]
+        }
 
 
 def test_secrets_are_redacted_in_relayed_results(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures()}}
     secrets = {"TOKEN": "This is a simple text", "OTHER": "static text resource"}
-    with publish(tmp_path, settings, "fixtures", secrets=secrets) as server, server.client() as client:
+    with (
+        publish(tmp_path, settings, "fixtures", secrets=secrets) as server,
+        server.client() as client,
+    ):
         assert client.said("test_simple_text") == "[REDACTED] response for testing."
-        assert client.read_resource("test://static-text").contents[0].text == "This is the content of the [REDACTED]."
+        assert (
+            client.read_resource("test://static-text").contents[0].text
+            == "This is the content of the [REDACTED]."
+        )
 
 
 def test_results_of_untrusted_servers_are_marked(tmp_path: Path) -> None:
     settings = {"servers": {"fixtures": fixtures(sanitize=True)}}
     with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert client.said("test_simple_text").startswith("<external-content-")
-        assert client.read_resource("test://static-text").contents[0].text.startswith("<external-content-")
-        assert client.get_prompt("test_simple_prompt").messages[0].content.text.startswith("<external-content-")
+        assert (
+            client.read_resource("test://static-text")
+            .contents[0]
+            .text.startswith("<external-content-")
+        )
+        assert (
+            client.get_prompt("test_simple_prompt")
+            .messages[0]
+            .content.text.startswith("<external-content-")
+        )
         embedded = client.call("test_embedded_resource").content[0].resource.text
         assert "This is an embedded resource content." in embedded
         assert embedded.startswith("<external-content-")
@@ -512,7 +626,10 @@ def test_a_changed_tool_is_neither_listed_nor_callable(tmp_path: Path) -> None:
     with publish(tmp_path, settings, "fixtures") as server, server.client() as client:
         assert "test_simple_text" in list_names(client)
         pins = Documents(DocumentFile(tmp_path / ".onetool"), "pins")
-        pins.update("fixtures", lambda pinned: json.loads(json.dumps(pinned).replace('"A text"', '"Another text"')))
+        pins.update(
+            "fixtures",
+            lambda pinned: json.loads(json.dumps(pinned).replace('"A text"', '"Another text"')),
+        )
         server.portal.call(server.onetool.live_settings.reload)
         assert "test_simple_text" not in list_names(client)
         rejected = client.call("test_simple_text")
@@ -520,7 +637,7 @@ def test_a_changed_tool_is_neither_listed_nor_callable(tmp_path: Path) -> None:
         assert "onetool servers accept fixtures" in texts(rejected)[0]
 
 
-# --- names ---------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 @tool("one.same")
@@ -558,7 +675,10 @@ def test_a_tool_cannot_take_the_name_of_another_tool(tmp_path: Path) -> None:
 
 def test_unique_names_are_kept(tmp_path: Path) -> None:
     tools = [same, same_again, run, odd]
-    with publish(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server, server.client() as client:
+    with (
+        publish(tmp_path, {}, "one", "two.same", "machine.now", tools=tools) as server,
+        server.client() as client,
+    ):
         assert list_names(client) == ["run", "gr__e", "now", "one_run", "one_same", "two_same"]
         assert client.said("one_same") == '{"number":1}'
         assert client.said("one_run") == "not that one"

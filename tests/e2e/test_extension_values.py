@@ -1,4 +1,6 @@
-"""Extensions over MCP: arguments and their types, results, and changes of modules in the same directory."""
+"""Extensions over MCP: arguments and their types, results, and changes of modules in the same
+directory.
+"""
 
 import json
 import re
@@ -110,9 +112,13 @@ def test_an_edited_sibling_module_is_used_by_the_next_call(client: Connection) -
     directory = client.home / ".onetool" / "tools" / "mine"
     assert (run_text(client, "mine.helped()"), run_text(client, "mine.deep()")) == ("1", "1")
     for value in (2, 3, 4):  # within one second, and of one size
-        (directory / "helper.py").write_text(HELPER.replace("VALUE = 1", f"VALUE = {value}"), encoding="utf-8")
+        (directory / "helper.py").write_text(
+            HELPER.replace("VALUE = 1", f"VALUE = {value}"), encoding="utf-8"
+        )
         assert run_text(client, "mine.helped()") == str(value)
-    (directory / "inner" / "deep.py").write_text(DEEP.replace("VALUE = 1", "VALUE = 22"), encoding="utf-8")
+    (directory / "inner" / "deep.py").write_text(
+        DEEP.replace("VALUE = 1", "VALUE = 22"), encoding="utf-8"
+    )
     assert run_text(client, "mine.deep()") == "22"
     renamed = HELPER.replace("times: int = 2", "times: int = 3")
     (directory / "helper.py").write_text(renamed, encoding="utf-8")
@@ -207,14 +213,18 @@ class Item:
 
 @pytest.fixture(scope="module")
 def typed(client: Connection) -> Connection:
-    """Packs of several files, without a directory, and with a wrong name, beside the one of `client`."""
+    """Packs of several files, without a directory, and with a wrong name, beside the one of
+    `client`.
+    """
     tools = client.home / ".onetool" / "tools"
     folder = write_pack(tools, "typed", TYPED).parent
     (folder / "models.py").write_text(MODELS, encoding="utf-8")
     (folder / "inner").mkdir()
     (folder / "inner" / "__init__.py").touch()
     (folder / "inner" / "deep.py").write_text("VERSION = 1\n", encoding="utf-8")
-    (tools / "flat_tools.py").write_text("from .shared import name\ndef greet(): return name\n", encoding="utf-8")
+    (tools / "flat_tools.py").write_text(
+        "from .shared import name\ndef greet(): return name\n", encoding="utf-8"
+    )
     (tools / "shared.py").write_text("name = 'flat'\n", encoding="utf-8")
     (tools / "lost").mkdir()
     (tools / "lost" / "lost.py").write_text("def f(): ...\n", encoding="utf-8")
@@ -232,34 +242,60 @@ def typed(client: Connection) -> Connection:
     ("call", "value"),
     [
         (
-            "typed.show({'sku': 'a', 'price': '1.50', 'parts': [{'sku': 'b', 'price': 2}]}, color='red')[0]",
-            "Item(sku='a', price=Decimal('1.50'), parts=[Item(sku='b', price=Decimal('2'), parts=[])])",
+            (
+                "typed.show({'sku': 'a', 'price': '1.50', 'parts': [{'sku': 'b', 'price': 2}]},"
+                " color='red')[0]"
+            ),
+            (
+                "Item(sku='a', price=Decimal('1.50'), parts=[Item(sku='b', price=Decimal('2'),"
+                " parts=[])])"
+            ),
         ),
         ("typed.show(item={'sku': 'a', 'price': 1})[1]", "<Color.BLUE: 'blue'>"),
         (
             "typed.rest(1, '2024-02-29', span={'length': 'PT1H'}, x='3', y=4.0)",
-            "(1, (datetime.date(2024, 2, 29),), {'length': datetime.timedelta(seconds=3600)}, {'x': 3, 'y': 4})",
+            (
+                "(1, (datetime.date(2024, 2, 29),), {'length': datetime.timedelta(seconds=3600)},"
+                " {'x': 3, 'y': 4})"
+            ),
         ),
         ("typed.rest('1', days=['2024-02-29'])", "(1, (datetime.date(2024, 2, 29),), None, {})"),
-        ("typed.walk({'name': 'a', 'children': [{'name': 'b'}]}, [1], limit='2')", "Node Point(x=1, y=0.0) 2"),
+        (
+            "typed.walk({'name': 'a', 'children': [{'name': 'b'}]}, [1], limit='2')",
+            "Node Point(x=1, y=0.0) 2",
+        ),
         ("typed.system(mount='/')", "/"),
         ("flat.greet()", "flat"),
     ],
 )
-def test_a_function_gets_the_types_that_it_declares(typed: Connection, call: str, value: str) -> None:
+def test_a_function_gets_the_types_that_it_declares(
+    typed: Connection, call: str, value: str
+) -> None:
     assert run_text(typed, call) == value
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        ("typed.show({'sku': 'a', 'price': 'x'})", "invalid value item.price='x': expected a decimal number"),
-        ("typed.show({'sku': 'a', 'price': 1, 'size': 2})", "item: Additional properties are not allowed"),
-        ("typed.show({'sku': 'a', 'price': 1}, 'green')", 'color: "green" is not one of "red" or "blue"'),
+        (
+            "typed.show({'sku': 'a', 'price': 'x'})",
+            "invalid value item.price='x': expected a decimal number",
+        ),
+        (
+            "typed.show({'sku': 'a', 'price': 1, 'size': 2})",
+            "item: Additional properties are not allowed",
+        ),
+        (
+            "typed.show({'sku': 'a', 'price': 1}, 'green')",
+            'color: "green" is not one of "red" or "blue"',
+        ),
         ("typed.rest(1, '2024-02-29', 'soon')", "invalid value days[1]='soon'"),
         ("typed.rest(1, x='many')", 'x: "many" is not of type "integer"'),
         ("typed.rest(1, days=5)", 'days: 5 is not of type "array"'),
-        ("typed.walk({'name': 'a', 'children': [{}]}, [1])", 'node.children[0]: "name" is a required property'),
+        (
+            "typed.walk({'name': 'a', 'children': [{}]}, [1])",
+            'node.children[0]: "name" is a required property',
+        ),
         ("typed.walk({'name': 'a'}, [1], limit=0)", "limit: 0 is less than the minimum of 1"),
     ],
 )
@@ -272,10 +308,15 @@ SHOW_SIGNATURE = f"typed.show(item: {ITEM}, color: Literal['red', 'blue'] = 'blu
 
 
 def test_help_shows_each_part_of_a_docstring_at_its_level(typed: Connection) -> None:
-    short, full = (run_text(typed, f"ot.help(query='typed.show', info='{info}')") for info in ("min", "full"))
+    short, full = (
+        run_text(typed, f"ot.help(query='typed.show', info='{info}')") for info in ("min", "full")
+    )
     assert SHOW_SIGNATURE in short
     assert "\nShow the values that the function gets, as Python writes them.\n" in short
-    assert "- item (dict) - The item to show.\n  - sku (str, required)\n  - price (float | str, required)\n" in short
+    assert (
+        "- item (dict) - The item to show.\n  - sku (str, required)\n  - price (float | str,"
+        " required)\n" in short
+    )
     assert 'Example:\ntyped.show(item={"sku": "a", "price": "1.50"})' in short
     assert "Raises:" not in short
     assert "Returns: list[str] - One text for each value." in full
@@ -286,15 +327,28 @@ def test_help_shows_each_part_of_a_docstring_at_its_level(typed: Connection) -> 
 
 
 def test_health_says_what_is_ignored(typed: Connection) -> None:
-    assert eventually(lambda: "ignored" in run_text(typed, "list(ot.health())")), "answers are kept for a second"
-    problems, ignored = json.loads(run_text(typed, "h = ot.health()\n[h['problems'], h['ignored']]"))
+    assert eventually(lambda: "ignored" in run_text(typed, "list(ot.health())")), (
+        "answers are kept for a second"
+    )
+    problems, ignored = json.loads(
+        run_text(typed, "h = ot.health()\n[h['problems'], h['ignored']]")
+    )
     tools = typed.home / ".onetool" / "tools"
-    assert f"{tools}/typed/typed_tools.py: ignored _private: names that start with _ are private" in ignored
+    assert (
+        f"{tools}/typed/typed_tools.py: ignored _private: names that start with _ are private"
+        in ignored
+    )
     text = "\n".join(problems)
     assert "ignored shout: a lambda is not a tool. Hint: write `def shout(...)`" in text
-    assert f"{tools}/lost/lost.py: ignored, because its name does not end in _tools.py. Hint: rename it" in text
+    assert (
+        f"{tools}/lost/lost.py: ignored, because its name does not end in _tools.py. Hint:"
+        " rename it" in text
+    )
     assert "shared.py" not in text
-    too_deep = f"{tools}/sub/deep/deep_tools.py: ignored, because packs are only looked for in {tools} and its subdir"
+    too_deep = (
+        f"{tools}/sub/deep/deep_tools.py: ignored, because packs are only looked for in {tools} and"
+        " its subdir"
+    )
     assert too_deep in text
     assert f"move it to {tools}/deep/deep_tools.py" in text
     assert "part_tools.py" not in text
@@ -308,7 +362,10 @@ def test_an_edited_module_of_a_relative_import_is_used_by_the_next_call(typed: C
         assert run_text(typed, "typed.version()") == str(value)
     models = typed.home / ".onetool" / "tools" / "typed" / "models.py"
     models.write_text(MODELS.replace('"blue"', '"navy"'), encoding="utf-8")
-    assert run_text(typed, "typed.show(item={'sku': 'a', 'price': 1}, color='navy')[1]") == "<Color.BLUE: 'navy'>"
+    assert (
+        run_text(typed, "typed.show(item={'sku': 'a', 'price': 1}, color='navy')[1]")
+        == "<Color.BLUE: 'navy'>"
+    )
 
 
 def test_an_exported_name_that_does_not_exist_is_reported(tmp_path: Path) -> None:

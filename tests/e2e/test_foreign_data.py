@@ -1,7 +1,8 @@
-"""Test that foreign data cannot freeze the server: schemas, patterns, names, results and documents of others.
+"""Test that foreign data cannot freeze the server: schemas, patterns, names, results and documents
+of others.
 
-Each gets adversarial input at its maximum size, through its real transport, while a neighbor runs `1 + 1` on the same
-server (`run_attack`, `send_attack`).
+Each gets adversarial input at its maximum size, through its real transport, while a neighbor runs
+`1 + 1` on the same server (`run_attack`, `send_attack`).
 """
 
 import io
@@ -39,7 +40,10 @@ STATES = "(a?[ab]?[abc]?){1000}[c-z]"
 
 def take(schema: Any) -> dict[str, Any]:
     """Return the definition of a tool with an argument `x`."""
-    return {"tool": {"inputSchema": {"type": "object", "properties": {"x": schema}}}, "result": text("done")}
+    return {
+        "tool": {"inputSchema": {"type": "object", "properties": {"x": schema}}},
+        "result": text("done"),
+    }
 
 
 def give(value: Any, schema: Any) -> dict[str, Any]:
@@ -53,15 +57,40 @@ def text(value: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": value}]}
 
 
-# The tool, the code that calls it, and part of the answer, if that does not depend on the speed of the machine.
+# The tool, the code that calls it, and part of the answer, if that does not depend on the speed of
+# the machine.
 UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
-    "backtracking": (take({"items": {"pattern": BACKTRACKING}}), "foreign.T(x=['a' * 50_000 + '!'] * 100)", "done"),
+    "backtracking": (
+        take({"items": {"pattern": BACKTRACKING}}),
+        "foreign.T(x=['a' * 50_000 + '!'] * 100)",
+        "done",
+    ),
     "states": (take({"items": {"pattern": STATES}}), "foreign.T(x=['ab' * 2_000])", "x[0]"),
-    "checks": (take({"allOf": [{"items": {"type": "integer"}}] * 1000}), "foreign.T(x=[1] * 30_000)", ""),
-    "errors": (take({"anyOf": [{"items": {"type": "integer"}}] * 30}), "foreign.T(x=['x'] * 3_000)", "Error"),
-    "conversions": (take({"items": {"type": "integer"}}), "foreign.T(x=['1'] * 100_000)", 'is not of type "integer"'),
-    "floats": (take({"anyOf": [{"items": {"type": "integer"}}] * 300}), "foreign.T(x=[1.0] * 5_000)", ""),
-    "output": (give(["a" * 50_000 + "!"] * 100, {"items": {"pattern": BACKTRACKING}}), "len(foreign.T()['x'])", "100"),
+    "checks": (
+        take({"allOf": [{"items": {"type": "integer"}}] * 1000}),
+        "foreign.T(x=[1] * 30_000)",
+        "",
+    ),
+    "errors": (
+        take({"anyOf": [{"items": {"type": "integer"}}] * 30}),
+        "foreign.T(x=['x'] * 3_000)",
+        "Error",
+    ),
+    "conversions": (
+        take({"items": {"type": "integer"}}),
+        "foreign.T(x=['1'] * 100_000)",
+        'is not of type "integer"',
+    ),
+    "floats": (
+        take({"anyOf": [{"items": {"type": "integer"}}] * 300}),
+        "foreign.T(x=[1.0] * 5_000)",
+        "",
+    ),
+    "output": (
+        give(["a" * 50_000 + "!"] * 100, {"items": {"pattern": BACKTRACKING}}),
+        "len(foreign.T()['x'])",
+        "100",
+    ),
     "output states": (give("ab" * 500_000, {"pattern": STATES}), "foreign.T()", "took longer"),
     "many patterns": (
         take({"patternProperties": {f"a.*b.*{n}x": {} for n in range(1000)}}),
@@ -69,26 +98,52 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
         "done",
     ),
     "keys like secrets": (
-        {"tool": {"inputSchema": ANY}, "result": text(json.dumps({f"sk_{'a_' * 17}{n}": n for n in range(9)}))},
+        {
+            "tool": {"inputSchema": ANY},
+            "result": text(json.dumps({f"sk_{'a_' * 17}{n}": n for n in range(9)})),
+        },
         "len(foreign.T())",
         "9",
     ),
-    "backslashes": ({"tool": {"inputSchema": ANY}, "result": text("\\" * 1_000_000)}, "foreign.T()", "handle"),
-    "escapes": ({"tool": {"inputSchema": ANY}, "result": text("%2525" * 200_000)}, "foreign.T()", "handle"),
-    "short escapes": ({"tool": {"inputSchema": ANY}, "result": text("%2525" * 9_000)}, "foreign.T()[:40_000]", "%25"),
+    "backslashes": (
+        {"tool": {"inputSchema": ANY}, "result": text("\\" * 1_000_000)},
+        "foreign.T()",
+        "handle",
+    ),
+    "escapes": (
+        {"tool": {"inputSchema": ANY}, "result": text("%2525" * 200_000)},
+        "foreign.T()",
+        "handle",
+    ),
+    "short escapes": (
+        {"tool": {"inputSchema": ANY}, "result": text("%2525" * 9_000)},
+        "foreign.T()[:40_000]",
+        "%25",
+    ),
     "trap descriptions": (
-        {"tool": {"description": "ignore all of the " * 20_000, "inputSchema": ANY}, "result": text("done")},
+        {
+            "tool": {"description": "ignore all of the " * 20_000, "inputSchema": ANY},
+            "result": text("done"),
+        },
         "len(ot.help(query='foreign.T', info='full')) < 100_000",
         "True",
     ),
     "tag descriptions": (
-        {"tool": {"description": "</ external \u200b" * 20_000, "inputSchema": ANY}, "result": text("done")},
+        {
+            "tool": {"description": "</ external \u200b" * 20_000, "inputSchema": ANY},
+            "result": text("done"),
+        },
         "len(str(ot.search(query='external content'))) < 100_000",
         "True",
     ),
     "many arguments": (
         {
-            "tool": {"inputSchema": {**ANY, "properties": {f"a{n}": {"anyOf": [{}] * 3} for n in range(5_000)}}},
+            "tool": {
+                "inputSchema": {
+                    **ANY,
+                    "properties": {f"a{n}": {"anyOf": [{}] * 3} for n in range(5_000)},
+                }
+            },
             "result": text("x"),
         },
         "len(ot.help(query='foreign.T', info='full')) < 1_000_000",
@@ -100,12 +155,18 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
         "handle",
     ),
     "deep table": (
-        {"tool": {"inputSchema": ANY}, "result": text(json.dumps([{f"k{n}": [[[n]]] for n in range(200)}] * 100))},
+        {
+            "tool": {"inputSchema": ANY},
+            "result": text(json.dumps([{f"k{n}": [[[n]]] for n in range(200)}] * 100)),
+        },
         "__format__ = 'markdown'\nforeign.T()",
         "",
     ),
     "an error": (
-        {"tool": {"inputSchema": ANY}, "result": {**text("\\" * 500_000 + "<" * 500_000), "isError": True}},
+        {
+            "tool": {"inputSchema": ANY},
+            "result": {**text("\\" * 500_000 + "<" * 500_000), "isError": True},
+        },
         "foreign.T()",
         "ToolError",
     ),
@@ -113,11 +174,18 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-# Snippets of the settings, whose values are foreign, and a pack with an effect, whose calls are recorded.
+# Snippets of the settings, whose values are foreign, and a pack with an effect, whose calls are
+# recorded.
 SNIPPETS = {
     "show": {"body": "len({{ x }})", "params": {"x": {}}},
-    "text": {"body": "len('{{ x }}' + {{ x | replace('a', x) }})", "params": {"x": {"type": "string"}}},
-    "each": {"body": "{% for i in x | sort %}{{ i }}\n{% endfor %}1", "params": {"x": {"type": "array"}}},
+    "text": {
+        "body": "len('{{ x }}' + {{ x | replace('a', x) }})",
+        "params": {"x": {"type": "string"}},
+    },
+    "each": {
+        "body": "{% for i in x | sort %}{{ i }}\n{% endfor %}1",
+        "params": {"x": {"type": "array"}},
+    },
     "outer": {"body": "$show x={{ x }}", "params": {"x": {}}},
 }
 PACK = """
@@ -137,13 +205,21 @@ def to_name(case: str) -> str:
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     script = home / "script.json"
-    script.write_text(json.dumps({to_name(case): tool for case, (tool, _, _) in UPSTREAM.items()}), encoding="utf-8")
+    script.write_text(
+        json.dumps({to_name(case): tool for case, (tool, _, _) in UPSTREAM.items()}),
+        encoding="utf-8",
+    )
     server = {"command": sys.executable, "args": [str(SERVER), str(script)], "timeout": 60}
     (home / ".onetool").mkdir()
     (home / ".onetool" / "secrets.yaml").write_text("KEY: " + "k9" * 1_000)
     (home / ".onetool" / "secrets.yaml").chmod(0o600)
     agents = {"default": {"permissions": ["read", "write", "network"]}}
-    settings = {"servers": {"foreign": server}, "execution": {"timeout": 60}, "snippets": SNIPPETS, "agents": agents}
+    settings = {
+        "servers": {"foreign": server},
+        "execution": {"timeout": 60},
+        "snippets": SNIPPETS,
+        "agents": agents,
+    }
     configure(home, json.dumps(settings))
     write_pack(home / ".onetool", "hostile", PACK)
     with connect(home) as client:
@@ -164,16 +240,24 @@ def test_an_upstream_tool_does_not_delay_others(client: Connection, case: str) -
 
 # Code that parses hostile text or validates data against a hostile schema.
 PARSED = {
-    "json pattern": f"json.parse(json='\"' + 'a' * 50_000 + '!\"', schema={{'pattern': {BACKTRACKING!r}}})",
+    "json pattern": (
+        f"json.parse(json='\"' + 'a' * 50_000 + '!\"', schema={{'pattern': {BACKTRACKING!r}}})"
+    ),
     "json states": f"json.parse(json='\"' + 'ab' * 2_500 + '\"', schema={{'pattern': {STATES!r}}})",
-    "json checks": "json.parse(json='[' + '1,' * 40_000 + '1]', "
-    "schema={'allOf': [{'items': {'type': 'integer'}}] * 1000})[0]",
+    "json checks": (
+        "json.parse(json='[' + '1,' * 40_000 + '1]', "
+        "schema={'allOf': [{'items': {'type': 'integer'}}] * 1000})[0]"
+    ),
     "json unique": "json.parse(json='[' + '[{}],' * 30_000 + '1]', schema={'uniqueItems': True})",
-    "json references": "json.parse(json='1', schema={'$ref': '#/$defs/d0', '$defs': {f'd{n}': {'allOf': "
-    "[{'$ref': f'#/$defs/d{n + 1}'}] * 2} for n in range(26)} | {'d26': {}}})",
+    "json references": (
+        "json.parse(json='1', schema={'$ref': '#/$defs/d0', '$defs': {f'd{n}': {'allOf': "
+        "[{'$ref': f'#/$defs/d{n + 1}'}] * 2} for n in range(26)} | {'d26': {}}})"
+    ),
     "json text": "json.parse(json='[' * 1_000_000)",
-    "yaml aliases": "lines = [f'a{n}: &a{n} [{\"*a%d,\" % (n - 1) * 9}]' for n in range(1, 30)]\n"
-    "yaml.parse(yaml='\\n'.join(['a0: &a0 [x]', *lines]))",
+    "yaml aliases": (
+        "lines = [f'a{n}: &a{n} [{\"*a%d,\" % (n - 1) * 9}]' for n in range(1, 30)]\n"
+        "yaml.parse(yaml='\\n'.join(['a0: &a0 [x]', *lines]))"
+    ),
     "yaml nesting": "yaml.parse(yaml='[' * 100_000)",
     "yaml text": "yaml.parse(yaml='- {a: [b, \"c\", d: e]}\\n' * 20_000)",
     "yaml pattern": f"yaml.parse(yaml='a' * 50_000 + '!', schema={{'pattern': {BACKTRACKING!r}}})",
@@ -186,24 +270,37 @@ def test_parsing_does_not_delay_others(client: Connection, case: str) -> None:
     assert answer == "1" or "Error: " in answer or "took longer" in answer, answer
 
 
-# Code with large values for snippets, records of calls, queries and stored results, and part of the answer.
+# Code with large values for snippets, records of calls, queries and stored results, and part of the
+# answer.
 VALUES = {
     "snippet of lists": (f"$show x=[{'[],' * 240_000}[]]", "240001"),
     "snippet of escapes": ("$show x=" + "\\a" * 490_000, "490000"),
     "snippet of words": ("$show " + "x=1 " * 240_000, "got 'x' twice"),
     "snippet of lines": ("$show\nx: |\n" + "  a\n" * 240_000, "479999"),
-    "snippet of parameters": ("$show\n" + "".join(f"k{n}: 1\n" for n in range(90_000)), "has no parameter"),
+    "snippet of parameters": (
+        "$show\n" + "".join(f"k{n}: 1\n" for n in range(90_000)),
+        "has no parameter",
+    ),
     "value of a snippet": ("ot.snippet('show', x=[[[]]] * 35_000)", "35000"),
     "text of a snippet": ("ot.snippet('text', x='a' * 500_000)", "more than 1000000 characters"),
-    "loop of a snippet": ("ot.snippet('each', x=[str(n) for n in range(50_000)])", "more than 1000000 characters"),
+    "loop of a snippet": (
+        "ot.snippet('each', x=[str(n) for n in range(50_000)])",
+        "more than 1000000 characters",
+    ),
     "nested snippets": ("ot.snippet('outer', x=[str(n) for n in range(50_000)])", "50000"),
-    "recorded text": ("[hostile.take(x='%2525' * 100_000)[0] for _ in range(5)]", '["%","%","%","%","%"]'),
+    "recorded text": (
+        "[hostile.take(x='%2525' * 100_000)[0] for _ in range(5)]",
+        '["%","%","%","%","%"]',
+    ),
     "recorded values": (
         "[len(hostile.take(x=[['%2525', n] for n in range(20_000)]))] * 2",
         "[20000,20000]",
     ),
     "recorded keys": (
-        "len(hostile.take(x=[{f'sk_' + 'a_' * 17 + str(n): n for n in range(1_000)} for _ in range(20)]))",
+        (
+            "len(hostile.take(x=[{f'sk_' + 'a_' * 17 + str(n): n for n in range(1_000)} for _ in"
+            " range(20)]))"
+        ),
         "20",
     ),
     "query": ("len(ot.search(query='a b c d e ' * 990)) >= 0", "True"),
@@ -221,14 +318,16 @@ def test_values_do_not_delay_others(client: Connection, case: str) -> None:
     assert expected in answer, answer[:1_000]
 
 
-@pytest.mark.parametrize("options", ["search='(a?[ab]?){100}c'", "search='ab c', fuzzy=True", "unit='chars'"])
+@pytest.mark.parametrize(
+    "options", ["search='(a?[ab]?){100}c'", "search='ab c', fuzzy=True", "unit='chars'"]
+)
 def test_a_stored_result_does_not_delay_others(client: Connection, options: str) -> None:
     (stored,) = get_texts(client.run("hostile.take(x='ab ' * 300_000)"))
     handle = json.loads(stored)["handle"]
     assert "Error" not in run_attack(client, f"ot.result(handle='{handle}', {options})")
 
 
-# --- over HTTP -----------------------------------------------------------------------------------------------------
+# --- over HTTP ------------------------------------------------------------------------------------
 
 
 class Server:
@@ -252,10 +351,15 @@ class Server:
         kind: str = JSON_TYPE,
     ) -> httpx2.Response:
         """Send the request and return its response. Meanwhile, a neighbor must never wait for long."""
-        with ThreadPoolExecutor(1) as threads, make_client(str(self.rest.client.base_url)) as attacker:
+        with (
+            ThreadPoolExecutor(1) as threads,
+            make_client(str(self.rest.client.base_url)) as attacker,
+        ):
             data = json.dumps(body).encode() if content is None else content
             headers = {"content-type": kind, "accept": accept}
-            attacking = threads.submit(attacker.request, method, path, content=data, headers=headers)
+            attacking = threads.submit(
+                attacker.request, method, path, content=data, headers=headers
+            )
             return watch_neighbor(self._process, attacking, self._ask_neighbor)
 
 
@@ -265,7 +369,12 @@ LONG_SECRET = f"% {random.Random(1).randbytes(3_000).hex()}"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     home = tmp_path_factory.mktemp("home")
-    configure(home, json.dumps({"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True, "timeoutMs": 60_000}}))
+    configure(
+        home,
+        json.dumps(
+            {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True, "timeoutMs": 60_000}}
+        ),
+    )
     (home / ".onetool" / "secrets.yaml").write_text(json.dumps({"KEY": LONG_SECRET}))
     (home / ".onetool" / "secrets.yaml").chmod(0o600)
     with serve_process(home) as (process, started), make_client(started["url"]) as client:
@@ -277,19 +386,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_a_preview_does_not_delay_others(server: Server) -> None:
     impl = {"urlTemplate": "http://a.example/${x}"}
     for pattern, value in ((BACKTRACKING, "a" * 50_000 + "!"), (STATES, "ab" * 2_000)):
-        body = {"httpImpl": impl, "argSchema": {"properties": {"x": {"pattern": pattern}}}, "args": {"x": value}}
+        body = {
+            "httpImpl": impl,
+            "argSchema": {"properties": {"x": {"pattern": pattern}}},
+            "args": {"x": value},
+        }
         assert server.send_attack("POST", "/api/request-preview", body).status_code in {200, 400}
 
 
 def test_a_stored_tool_does_not_delay_others(server: Server) -> None:
     rest = server.rest
     bundle = rest.bundle()
-    schema: dict[str, Any] = {"type": "object", "properties": {"x": {"type": "string", "pattern": STATES}}}
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"x": {"type": "string", "pattern": STATES}},
+    }
     path = rest.tool(bundle, **http_draft("http://127.0.0.1:9/${x}"), argSchema=schema)
     answer = server.send_attack("POST", f"{path}/invoke", {"args": {"x": "ab" * 50_000}})
     assert "took longer" in answer.text
     schema["properties"]["x"]["pattern"] = BACKTRACKING
-    rejected = rest.send("PUT", path, {**http_draft("http://127.0.0.1:9/${x}"), "argSchema": schema})
+    rejected = rest.send(
+        "PUT", path, {**http_draft("http://127.0.0.1:9/${x}"), "argSchema": schema}
+    )
     assert get_error_code(rejected) == (400, "invalid")
     assert "look-around" in rejected.text
 
@@ -313,7 +431,10 @@ def test_a_pattern_of_placeholders_does_not_delay_others(server: Server, case: s
 HEX = [f"{number:x}" for number in range(110_000)]
 # Bodies of up to 4 MiB, and their errors.
 BODIES = {
-    "a key twice": ("{" + ",".join(f'"{name}":0' for name in [*HEX, *HEX[-1:]]) + "}", (400, "invalid")),
+    "a key twice": (
+        "{" + ",".join(f'"{name}":0' for name in [*HEX, *HEX[-1:]]) + "}",
+        (400, "invalid"),
+    ),
     "unknown keys": (json.dumps(dict.fromkeys(HEX, 0)), (400, "invalid")),
     "many values": (json.dumps({"command": "1 + 1", "x": [[]] * 1_000_000}), (413, "too_large")),
     "nesting": ('{"x":' + "[" * 100_000, (400, "invalid")),
@@ -328,7 +449,9 @@ def test_a_body_does_not_delay_others(server: Server, case: str) -> None:
 
 def test_an_mcp_message_does_not_delay_others(server: Server) -> None:
     message = {"jsonrpc": "2.0", "id": 1, "method": "ping", "x": [[]] * 1_000_000}
-    answer = server.send_attack("POST", "/mcp", message, accept="application/json, text/event-stream")
+    answer = server.send_attack(
+        "POST", "/mcp", message, accept="application/json, text/event-stream"
+    )
     assert get_error_code(answer) == (413, "too_large")
 
 
@@ -353,9 +476,13 @@ def test_an_imported_document_does_not_delay_others(server: Server) -> None:
         "openapi": "3.0.0",
         "info": {"title": "x" * 100_000, "version": "1"},
         "servers": [{"url": "https://a.example/{" + "a" * 50_000}],
-        "paths": {f"/{'{' * 100}{n}": {"get": {**operation, "operationId": f"o{n}"}} for n in range(100)},
+        "paths": {
+            f"/{'{' * 100}{n}": {"get": {**operation, "operationId": f"o{n}"}} for n in range(100)
+        },
     }
-    answer = server.send_attack("POST", "/api/import?name=hostile", content=json.dumps(document).encode())
+    answer = server.send_attack(
+        "POST", "/api/import?name=hostile", content=json.dumps(document).encode()
+    )
     assert answer.status_code in {201, 400}
 
 
@@ -363,7 +490,10 @@ def test_live_output_does_not_delay_others(server: Server) -> None:
     code = "for _ in range(4): print('%2525' * 13_000, end='')"
     answer = server.send_attack("POST", "/api/run", {"command": code}, accept="text/event-stream")
     assert "event: output" in answer.text
-    assert "searching the rest for secrets takes too long" in answer.text or answer.text.count("%2525") >= 52_000
+    assert (
+        "searching the rest for secrets takes too long" in answer.text
+        or answer.text.count("%2525") >= 52_000
+    )
 
 
 # The body of the response, the selector, and part of the answer.
@@ -371,10 +501,22 @@ SELECTORS = {
     "doubling": (b"[1]", "[@,@][]" + " | [@,@][]" * 30, "takes more than"),
     "joining": (b'["x"]', "join('', [@[0],@[0]])" + " | join('', [@,@])" * 40, "takes more than"),
     "nesting": (b"[1]", "[@,@]" + " | [@,@]" * 40 + " | to_string(@)", "takes more than"),
-    "comparing": (b"[1]", f"[{'[@,@]' + ' | [@,@]' * 40} == {'[@,@]' + ' | [@,@]' * 40}]", "takes more than"),
-    "sorting": (json.dumps([f"{n * 7919 % 900_007:x}" for n in range(900_000)]).encode(), "sort(@)[0]", "takes more"),
+    "comparing": (
+        b"[1]",
+        f"[{'[@,@]' + ' | [@,@]' * 40} == {'[@,@]' + ' | [@,@]' * 40}]",
+        "takes more than",
+    ),
+    "sorting": (
+        json.dumps([f"{n * 7919 % 900_007:x}" for n in range(900_000)]).encode(),
+        "sort(@)[0]",
+        "takes more",
+    ),
     "reversing": (b"[" + b"1," * 400_000 + b"1]", "reverse(@)[0]", "1"),
-    "wildcards": (json.dumps([{f"k{n}": [n] for n in range(50)}] * 2_000).encode(), "length([*].*[][])", "100000"),
+    "wildcards": (
+        json.dumps([{f"k{n}": [n] for n in range(50)}] * 2_000).encode(),
+        "length([*].*[][])",
+        "100000",
+    ),
 }
 
 
@@ -389,7 +531,9 @@ def test_a_selector_does_not_delay_others(server: Server, site: Site, case: str)
     body, selector, expected = SELECTORS[case]
     site.pages["/data"] = page(body, ("Content-Type", "application/json"))
     response = {"mode": "json", "selector": selector}
-    tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/data"), response=response))
+    tool = server.rest.tool(
+        server.rest.bundle(), **http_draft(site.url("/data"), response=response)
+    )
     assert expected in server.send_attack("POST", f"{tool}/invoke", {"args": {}}).text
 
 
@@ -397,14 +541,34 @@ BODY = {f"f{n}": "${x}" for n in range(500)}
 # The request, the arguments, and part of the answer.
 TEMPLATES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a body": ({"method": "POST", "body": BODY}, {"x": "é" * 120_000}, "done"),
-    "a large body": ({"method": "POST", "body": BODY}, {"x": "é" * 600_000}, "makes the request larger"),
-    "a list in a body": ({"method": "POST", "body": BODY}, {"x": [[]] * 55_000}, "makes the request larger"),
+    "a large body": (
+        {"method": "POST", "body": BODY},
+        {"x": "é" * 600_000},
+        "makes the request larger",
+    ),
+    "a list in a body": (
+        {"method": "POST", "body": BODY},
+        {"x": [[]] * 55_000},
+        "makes the request larger",
+    ),
     "a path": ({"url": "/data/${x}"}, {"x": "é" * 600_000}, "URL too long"),
-    "a query": ({"url": "/data?" + "&".join(["x=${x}"] * 500)}, {"x": "é/" * 25_000}, "URL too long"),
-    "parameters": ({"url": "/data?x=${x}"}, {"x": {f"é{n}": n for n in range(60_000)}}, "URL too long"),
+    "a query": (
+        {"url": "/data?" + "&".join(["x=${x}"] * 500)},
+        {"x": "é/" * 25_000},
+        "URL too long",
+    ),
+    "parameters": (
+        {"url": "/data?x=${x}"},
+        {"x": {f"é{n}": n for n in range(60_000)}},
+        "URL too long",
+    ),
     "a list": ({"url": "/data?x=${pipes:x}"}, {"x": ["é"] * 100_000}, "URL too long"),
     "a header": ({"headers": {"X-Large": "${x}"}}, {"x": "x" * 4_000_000}, "too long"),
-    "a password": ({"auth": {"type": "basic", "value": "user:${x}"}}, {"x": "%2525" * 700_000}, "too long"),
+    "a password": (
+        {"auth": {"type": "basic", "value": "user:${x}"}},
+        {"x": "%2525" * 700_000},
+        "too long",
+    ),
 }
 
 
@@ -423,7 +587,10 @@ def test_a_large_definition_does_not_delay_others(server: Server, site: Site) ->
     """Its templates are parsed at the first call."""
     site.pages["/data"] = page(b'"done"', ("Content-Type", "application/json"))
     body = {f"f{number}": "${x}" if number < 9_000 else "$${y" for number in range(38_000)}
-    draft = {**http_draft(site.url("/data"), method="POST", body=body), "argSchema": {"properties": {"x": {}}}}
+    draft = {
+        **http_draft(site.url("/data"), method="POST", body=body),
+        "argSchema": {"properties": {"x": {}}},
+    }
     tool = f"{server.rest.bundle()}/tools/t/version/1"
     assert server.send_attack("PUT", tool, draft).status_code == 201
     assert "done" in server.send_attack("POST", f"{tool}/invoke", {"args": {"x": "x"}}).text
@@ -451,7 +618,9 @@ def test_a_response_does_not_delay_others(server: Server, site: Site, status: in
     headers = [("Content-Type", "text/plain"), *((f"X-{n}", "%2525" * 40) for n in range(60))]
     headers += [(f"sk-{'a-' * 17}{n}", "x") for n in range(9)]  # their shape is learned
     site.pages["/data"] = page(b"%2525" * 16_000, *headers, status=status)
-    tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/data"), response={"full": True}))
+    tool = server.rest.tool(
+        server.rest.bundle(), **http_draft(site.url("/data"), response={"full": True})
+    )
     answer = server.send_attack("POST", f"{tool}/invoke", {"args": {}})
     assert "%2525" in answer.text, answer.text[:1_000]
 
@@ -468,7 +637,9 @@ STREAMS = {
 @pytest.mark.parametrize("case", STREAMS)
 def test_an_event_stream_does_not_delay_others(server: Server, site: Site, case: str) -> None:
     site.pages["/events"] = page(STREAMS[case], ("Content-Type", "text/event-stream"))
-    tool = server.rest.tool(server.rest.bundle(), **http_draft(site.url("/events"), response={"mode": "events"}))
+    tool = server.rest.tool(
+        server.rest.bundle(), **http_draft(site.url("/events"), response={"mode": "events"})
+    )
     assert server.send_attack("POST", f"{tool}/invoke", {"args": {}}).status_code in {200, 502}
 
 

@@ -1,4 +1,5 @@
-"""Test that what an upstream server lists, and what clients read of it directly, cannot freeze the server.
+"""Test that what an upstream server lists, and what clients read of it directly, cannot freeze the
+server.
 
 As in `test_foreign_data.py`, a neighbor runs `1 + 1` on the same server meanwhile.
 """
@@ -12,11 +13,26 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from tests.support import PROGRAM, Connection, configure, connect, get_texts, run_attack, run_beside_neighbor
+from tests.support import (
+    PROGRAM,
+    Connection,
+    configure,
+    connect,
+    get_texts,
+    run_attack,
+    run_beside_neighbor,
+)
 
 SERVER = Path(__file__).parent / "servers" / "catalog.py"
 SETTINGS = {
-    "servers": {"foreign": {"command": sys.executable, "args": [str(SERVER)], "timeout": 60, "sanitize": True}},
+    "servers": {
+        "foreign": {
+            "command": sys.executable,
+            "args": [str(SERVER)],
+            "timeout": 60,
+            "sanitize": True,
+        }
+    },
     "execution": {"timeout": 60},
     "agents": {"default": {"permissions": ["read", "write", "network"]}},
 }
@@ -46,7 +62,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     (home / ".onetool" / "secrets.yaml").chmod(0o600)
     with connect(home, command=(PROGRAM, "--expose", "foreign")) as client:
         assert get_texts(client.run("len(ot.tools(pattern='foreign.'))"))[-1] == "5000"
-        client.run("ot.prompt(server='foreign')")  # modules loaded at the first use delay other runs once
+        client.run(
+            "ot.prompt(server='foreign')"
+        )  # modules loaded at the first use delay other runs once
         yield client
 
 

@@ -1,4 +1,5 @@
-"""Test that what others send beside their results cannot freeze the server: logs, progress, output, questions, notes.
+"""Test that what others send beside their results cannot freeze the server: logs, progress, output,
+questions, notes.
 
 As in `test_foreign_data.py`, a neighbor runs `1 + 1` on the same server meanwhile.
 """
@@ -14,7 +15,15 @@ import mcp_types as types
 import pytest
 from mcp.shared.exceptions import MCPDeprecationWarning
 from tests.approvals_support import Approver
-from tests.support import PROGRAM, Connection, configure, connect, get_texts, run_attack, run_beside_neighbor
+from tests.support import (
+    PROGRAM,
+    Connection,
+    configure,
+    connect,
+    get_texts,
+    run_attack,
+    run_beside_neighbor,
+)
 from tests.workers_support import write_pack
 
 from onetool_child.interface import MAX_PROGRESS_CHARS
@@ -83,7 +92,9 @@ SETTINGS = {
 async def answer_form(_context: Any, params: Any) -> types.ElicitResult:
     """Fill in each field with a value that takes long to match."""
     fields = params.requested_schema.get("properties", {})
-    return types.ElicitResult(action="accept", content=dict.fromkeys(list(fields)[:100], "ab" * 20_000))
+    return types.ElicitResult(
+        action="accept", content=dict.fromkeys(list(fields)[:100], "ab" * 20_000)
+    )
 
 
 async def ignore_log(_params: Any) -> None:
@@ -140,17 +151,24 @@ def call_beside_neighbor(client: Connection, name: str, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", [*SENT, "a question", "a form", "a pattern"])
-def test_messages_of_a_published_extension_do_not_delay_others(client: Connection, kind: str) -> None:
+def test_messages_of_a_published_extension_do_not_delay_others(
+    client: Connection, kind: str
+) -> None:
     check_emitted(call_beside_neighbor(client, "emit", kind))
 
 
 @pytest.mark.parametrize("kind", [*SENT, "a form", "a pattern"])
 def test_messages_of_a_published_server_do_not_delay_others(client: Connection, kind: str) -> None:
     answer = call_beside_neighbor(client, "send", kind)
-    assert answer == "done" or "accept" in answer or "the limit is 100,000" in answer, answer[:1_000]
+    assert answer == "done" or "accept" in answer or "the limit is 100,000" in answer, answer[
+        :1_000
+    ]
 
 
-LARGE_CALLS = ["text='%2525' * 1_300_000 + str(n)", "text=str(n), rows=[['%2525', m] for m in range(35_000)]"]
+LARGE_CALLS = [
+    "text='%2525' * 1_300_000 + str(n)",
+    "text=str(n), rows=[['%2525', m] for m in range(35_000)]",
+]
 
 
 @pytest.mark.parametrize("arguments", LARGE_CALLS, ids=["text", "rows"])

@@ -15,8 +15,12 @@ from onetool.app import OneTool
 from onetool.settings.model import Settings
 from onetool.util.logging import Log
 
-# The code finds its end of the socket and writes arbitrary data. In a WebAssembly sandbox, it is always descriptor 2.
-OWN = "os.fdopen(next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}')), 'wb', 0, closefd=False)"
+# The code finds its end of the socket and writes arbitrary data. In a WebAssembly sandbox, it is
+# always descriptor 2.
+OWN = (
+    "os.fdopen(next(n for n in range(3, 128) if os.path.lexists(f'/proc/self/fd/{n}')), 'wb', 0,"
+    " closefd=False)"
+)
 FORGE = """
 import os, json, time
 own = OWN
@@ -56,13 +60,17 @@ def app() -> Iterator[App]:
         yield app
 
 
-# --- forged answers ----------------------------------------------------------------------------------------
+# --- forged answers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("field", ["has_value", "format", "from_ot", "sanitize", "is_json", "about", "bytes"])
+@pytest.mark.parametrize(
+    "field", ["has_value", "format", "from_ot", "sanitize", "is_json", "about", "bytes"]
+)
 @pytest.mark.parametrize("value", [None, True, 5, "x", [], {}, [1], {"a": 1}, "x" * 100_000])
 @pytest.mark.parametrize("pieces", [0, 1])
-def test_forged_fields_of_a_result_are_harmless(app: App, field: str, value: Any, pieces: int) -> None:
+def test_forged_fields_of_a_result_are_harmless(
+    app: App, field: str, value: Any, pieces: int
+) -> None:
     forged = "piece('value', 'piece')\n" * pieces
     answer = app.run(f"{FORGE}{forged}answer(value=[1], {field}={value!r})")
     assert not answer.is_error
@@ -110,7 +118,10 @@ def test_an_invalid_message_ends_the_run_with_an_error(app: App, line: bytes) ->
     answer = app.run(f"{FORGE}send({line!r})\ntime.sleep(5)")
     assert answer.is_error
     assert answer.text.startswith(
-        ("ToolError: the cell returned an invalid response", "ToolError: the run ended without a response: ")
+        (
+            "ToolError: the cell returned an invalid response",
+            "ToolError: the run ended without a response: ",
+        )
     )
 
 
@@ -130,12 +141,20 @@ def test_malformed_requests_get_a_response(app: App, line: bytes) -> None:
     assert {"error", "result"} & {*app.data(code)}
 
 
-@pytest.mark.parametrize("field", ["type", "class", "message", "line", "source", "name", "sanitize"])
+@pytest.mark.parametrize(
+    "field", ["type", "class", "message", "line", "source", "name", "sanitize"]
+)
 @pytest.mark.parametrize("value", [None, 5, [1], {"a": 1}, "x" * 3_000_000, "\ud800"])
 def test_forged_fields_of_an_error_are_harmless(app: App, field: str, value: Any) -> None:
     forged = {"type": "x", "class": "NameError", "message": "m", "line": 1, field: value}
-    code = f"forged = json.loads({json.dumps(forged)!r})" if len(str(value)) < 10 else f"forged = {forged!r}"
-    answer = app.run(f"{FORGE}{code}\nsend({{'id': 1, 'error': {{'data': forged}}}})\ntime.sleep(5)"[:900_000])
+    code = (
+        f"forged = json.loads({json.dumps(forged)!r})"
+        if len(str(value)) < 10
+        else f"forged = {forged!r}"
+    )
+    answer = app.run(
+        f"{FORGE}{code}\nsend({{'id': 1, 'error': {{'data': forged}}}})\ntime.sleep(5)"[:900_000]
+    )
     assert answer.is_error
     assert len(answer.text.encode()) < 50_000
 
@@ -145,7 +164,9 @@ def test_lone_surrogates_are_shown_as_escapes(app: App) -> None:
     for code in (f"{FORGE}{forged}", "print('\\ud800')\n'\\ud800'"):
         blocks = app.run(code).blocks
         assert [block.strip() for block in blocks] == ["\\ud800"] * 2
-    assert "\\ud800 (not_found)" in app.failure("try: ot.call('\\ud800')\nexcept ToolError: pass\n1 / 0")
+    assert "\\ud800 (not_found)" in app.failure(
+        "try: ot.call('\\ud800')\nexcept ToolError: pass\n1 / 0"
+    )
 
 
 def test_a_forged_summary_is_truncated(app: App) -> None:
@@ -157,13 +178,16 @@ def test_a_forged_summary_is_truncated(app: App) -> None:
 def test_deeply_nested_values_do_not_crash_the_server(app: App, chosen: str) -> None:
     """Use depths at which a faster encoder corrupted the memory of the server."""
     for depth in (80, 200, 400):
-        code = f"__format__ = {chosen!r}\nx = None\nfor _ in range({depth}):\n    x = [x, None]\n[x] * 300"
+        code = (
+            f"__format__ = {chosen!r}\nx = None\nfor _ in range({depth}):\n    x = [x, None]\n[x]"
+            " * 300"
+        )
         answer = app.run(code)
         assert len(answer.text) < 60_000
     assert app.value("1 + 1") == "2"
 
 
-# --- unusual code ------------------------------------------------------------------------------------------
+# --- unusual code ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,11 +219,13 @@ def test_every_error_is_reported(app: App, code: str, expected: str) -> None:
         ("__format__ = 'x' * 30_000_000\n5", "5"),
     ],
 )
-def test_invalid_format_settings_do_not_change_the_value(app: App, code: str, expected: str) -> None:
+def test_invalid_format_settings_do_not_change_the_value(
+    app: App, code: str, expected: str
+) -> None:
     assert app.value(code) == expected
 
 
-# --- disks -------------------------------------------------------------------------------------------------
+# --- disks ----------------------------------------------------------------------------------------
 
 
 def block_with_file(path: Path) -> None:
@@ -216,7 +242,9 @@ def block_with_broken_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [block_with_file, block_with_link, block_with_broken_link])
-def test_a_result_that_cannot_be_stored_is_an_error_beside_the_rest(block: Callable[[Path], None]) -> None:
+def test_a_result_that_cannot_be_stored_is_an_error_beside_the_rest(
+    block: Callable[[Path], None],
+) -> None:
     with open_app({}, [give]) as app:
         block(app.onetool.directories.data / "tmp")
         value = app.run("print('printed')\nsample.give('x' * 60_000)")
@@ -225,7 +253,9 @@ def test_a_result_that_cannot_be_stored_is_an_error_beside_the_rest(block: Calla
         assert not list((app.onetool.directories.data).glob("elsewhere/*"))
     assert [answer.is_error for answer in (value, printed, error)] == [True] * 3
     assert value.blocks[0] == "printed\n"
-    assert "the result of sample.give is too large to show and cannot be stored in " in value.blocks[1]
+    assert (
+        "the result of sample.give is too large to show and cannot be stored in " in value.blocks[1]
+    )
     assert "Calls already made: sample.give (ok)" in value.blocks[1]
     assert ("cannot be stored" in printed.blocks[0], printed.blocks[1]) == (True, "the value")
     assert "cannot be stored" in error.blocks[0]
@@ -239,7 +269,9 @@ def test_a_result_that_cannot_be_stored_is_wrapped_if_sanitized() -> None:
     assert [block.startswith("<external-content-") for block in blocks] == [True, True]
 
 
-def test_a_full_disk_loses_only_the_result_that_does_not_fit(tiny_disk: TinyDisk) -> None:  # noqa: F811 - the fixture
+def test_a_full_disk_loses_only_the_result_that_does_not_fit(
+    tiny_disk: TinyDisk,  # noqa: F811 - the fixture
+) -> None:
     with start_blocking_portal("asyncio") as portal:
         onetool = OneTool(Settings(), folder=tiny_disk.path, log=Log())
         with portal.wrap_async_context_manager(onetool):

@@ -1,4 +1,6 @@
-"""Hostile authorization servers, callbacks and token responses: each is rejected, with a reason and without a leak."""
+"""Hostile authorization servers, callbacks and token responses: each is rejected, with a reason and
+without a leak.
+"""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +10,12 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.authorization_server import AuthorizationServer, Knobs, authorization_server, find_callback
+from tests.authorization_server import (
+    AuthorizationServer,
+    Knobs,
+    authorization_server,
+    find_callback,
+)
 from tests.oauth_support import call_as, open_signed_app, sign_in
 from tests.support import App
 
@@ -65,28 +72,76 @@ def finish(app: App, url: str) -> Any:
 
 FOREIGN = "http://203.0.113.7"
 DOCUMENTS = {
-    "an issuer that is not the expected one": ("metadata", {"issuer": "https://evil.example"}, "issuer is"),
+    "an issuer that is not the expected one": (
+        "metadata",
+        {"issuer": "https://evil.example"},
+        "issuer is",
+    ),
     "no issuer": ("metadata", {"issuer": None}, "issuer is missing"),
     "no token endpoint": ("metadata", {"token_endpoint": None}, "token_endpoint is missing"),
-    "no authorization endpoint": ("metadata", {"authorization_endpoint": None}, "authorization_endpoint is missing"),
-    "no PKCE": ("metadata", {"code_challenge_methods_supported": None}, "code_challenge_methods_supported is missing"),
-    "plain PKCE": ("metadata", {"code_challenge_methods_supported": ["plain"]}, "does not contain S256"),
+    "no authorization endpoint": (
+        "metadata",
+        {"authorization_endpoint": None},
+        "authorization_endpoint is missing",
+    ),
+    "no PKCE": (
+        "metadata",
+        {"code_challenge_methods_supported": None},
+        "code_challenge_methods_supported is missing",
+    ),
+    "plain PKCE": (
+        "metadata",
+        {"code_challenge_methods_supported": ["plain"]},
+        "does not contain S256",
+    ),
     "a token endpoint over http": ("metadata", {"token_endpoint": f"{FOREIGN}/token"}, "not https"),
-    "a registration over http": ("metadata", {"registration_endpoint": f"{FOREIGN}/register"}, "not https"),
-    "a browser URL over http": ("metadata", {"authorization_endpoint": f"{FOREIGN}/authorize"}, "not https"),
+    "a registration over http": (
+        "metadata",
+        {"registration_endpoint": f"{FOREIGN}/register"},
+        "not https",
+    ),
+    "a browser URL over http": (
+        "metadata",
+        {"authorization_endpoint": f"{FOREIGN}/authorize"},
+        "not https",
+    ),
     "a browser URL of another scheme": (
         "metadata",
         {"authorization_endpoint": "javascript:alert(1)"},
         "not a valid URL",
     ),
-    "a URL with a password": ("metadata", {"token_endpoint": "https://a:b@example.com/t"}, "not a valid URL"),
+    "a URL with a password": (
+        "metadata",
+        {"token_endpoint": "https://a:b@example.com/t"},
+        "not a valid URL",
+    ),
     "a list as endpoint": ("metadata", {"token_endpoint": ["x"]}, "token_endpoint is missing"),
-    "a string as scopes": ("metadata", {"scopes_supported": "read"}, "scopes_supported is missing or invalid"),
-    "a revocation over http": ("metadata", {"revocation_endpoint": f"{FOREIGN}/revoke"}, "not https"),
-    "a number as resource": ("resource_metadata", {"resource": 7}, "resource is missing or invalid"),
-    "another resource": ("resource_metadata", {"resource": "https://evil.example/mcp"}, "resource is"),
+    "a string as scopes": (
+        "metadata",
+        {"scopes_supported": "read"},
+        "scopes_supported is missing or invalid",
+    ),
+    "a revocation over http": (
+        "metadata",
+        {"revocation_endpoint": f"{FOREIGN}/revoke"},
+        "not https",
+    ),
+    "a number as resource": (
+        "resource_metadata",
+        {"resource": 7},
+        "resource is missing or invalid",
+    ),
+    "another resource": (
+        "resource_metadata",
+        {"resource": "https://evil.example/mcp"},
+        "resource is",
+    ),
     "no resource": ("resource_metadata", {"resource": None}, "resource is missing"),
-    "no servers": ("resource_metadata", {"authorization_servers": None}, "authorization_servers is missing"),
+    "no servers": (
+        "resource_metadata",
+        {"authorization_servers": None},
+        "authorization_servers is missing",
+    ),
     "a server over http": ("resource_metadata", {"authorization_servers": [FOREIGN]}, "not https"),
 }
 
@@ -104,7 +159,9 @@ def test_redirects_sizes_and_slow_documents(
     app: App, server: AuthorizationServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.knobs.redirects_metadata_to = f"{server.issuer}/.well-known/oauth-authorization-server"
-    assert begin(app).startswith(f"{server.origin}/authorize")  # no redirect was followed: its own endpoints are used
+    assert begin(app).startswith(
+        f"{server.origin}/authorize"
+    )  # no redirect was followed: its own endpoints are used
     assert server.counts["server_metadata"] == 1
     server.knobs.redirects_metadata_to = ""
     server.knobs.padding_bytes = guarded_http.MAX_DOCUMENT_BYTES
@@ -120,10 +177,19 @@ def test_redirects_sizes_and_slow_documents(
 
 def test_addresses_that_a_public_server_must_not_name() -> None:
     http = GuardedHttp(Net(ANY_HOST), "https://mcp.example.com/mcp")
-    for url in ("http://127.0.0.1/token", "http://localhost:8080/token", "http://mcp.example.com/token"):
+    for url in (
+        "http://127.0.0.1/token",
+        "http://localhost:8080/token",
+        "http://mcp.example.com/token",
+    ):
         with pytest.raises(NetworkError, match="not https"):
             http.check_url(url, "token_endpoint")
-    for url in ("https://127.0.0.1/token", "https://169.254.169.254/latest", "https://[::1]/", "https://10.0.0.1/"):
+    for url in (
+        "https://127.0.0.1/token",
+        "https://169.254.169.254/latest",
+        "https://[::1]/",
+        "https://10.0.0.1/",
+    ):
         with pytest.raises(NetworkError, match="not public"):
             anyio.run(http.get, url, "token_endpoint")
     with pytest.raises(NetworkError, match="plain http"):
@@ -146,7 +212,9 @@ def test_a_callback_is_bound_to_its_sign_in(app: App) -> None:
 
 
 @pytest.mark.parametrize("iss", ["https://evil.example", None])
-def test_the_issuer_of_the_answer_is_checked(app: App, server: AuthorizationServer, iss: str | None) -> None:
+def test_the_issuer_of_the_answer_is_checked(
+    app: App, server: AuthorizationServer, iss: str | None
+) -> None:
     server.knobs.iss = iss
     callback = find_callback(begin(app))
     with pytest.raises(ToolError, match="iss"):
@@ -184,7 +252,9 @@ def test_token_responses_are_checked(app: App, server: AuthorizationServer, case
 
 
 @pytest.mark.parametrize("seconds", [-1, "60", "never", 1e400, None, True])
-def test_strange_lifetimes_are_accepted(app: App, server: AuthorizationServer, seconds: object) -> None:
+def test_strange_lifetimes_are_accepted(
+    app: App, server: AuthorizationServer, seconds: object
+) -> None:
     server.knobs.token_response = {"expires_in": seconds if seconds != 1e400 else 10**300}
     sign_in(app)
     assert call_as(app, "gh.whoami") == "ada"
@@ -203,27 +273,39 @@ def test_another_issuer_needs_a_new_sign_in(tmp_path: Path, server: Authorizatio
         with open_signed_app(tmp_path, settings) as app:
             with pytest.raises(SignInRequired):
                 call_as(app, "gh.whoami")
-            assert other.counts["token refresh_token"] == 0  # the old refresh token is never sent to another issuer
+            assert (
+                other.counts["token refresh_token"] == 0
+            )  # the old refresh token is never sent to another issuer
             url = begin(app)
             assert url.startswith(other.issuer)
             finish(app, find_callback(url))
-            state = app.portal.call(app.onetool.sign_ins.describe, identify(app.portal.call(find_target, app)))
+            state = app.portal.call(
+                app.onetool.sign_ins.describe, identify(app.portal.call(find_target, app))
+            )
             assert state["issuer"] == other.issuer
             assert len(app.onetool.state.credentials.list_keys()) == 1
 
 
-def test_a_client_secret_is_never_sent_to_the_issuer_of_an_older_sign_in(server: AuthorizationServer) -> None:
+def test_a_client_secret_is_never_sent_to_the_issuer_of_an_older_sign_in(
+    server: AuthorizationServer,
+) -> None:
     settings = OAuth(client_id="app", client_secret="hush-hush", issuer="https://id.example.com")
-    old = Credential(server.issuer, f"{server.issuer}/token", "app", auth_method="client_secret_post")
+    old = Credential(
+        server.issuer, f"{server.issuer}/token", "app", auth_method="client_secret_post"
+    )
     old = replace(old, refresh_token="r", revocation_endpoint=f"{server.issuer}/revoke")
     requests = TokenRequests(GuardedHttp(Net(ANY_HOST), server.url), settings)
     for send in (requests.refresh, requests.revoke):
-        with pytest.raises(TokenRejected, match=r"the settings name the issuer https://id\.example\.com"):
+        with pytest.raises(
+            TokenRejected, match=r"the settings name the issuer https://id\.example\.com"
+        ):
             anyio.run(send, old)
     assert not server.counts
 
 
-def test_a_server_cannot_name_another_issuer_than_the_settings(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_a_server_cannot_name_another_issuer_than_the_settings(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     auth = {"client_id": "app", "client_secret": "hush-hush", "issuer": server.issuer}
     settings = {"servers": {"gh": {"url": server.url, "auth": auth}}}
     with authorization_server() as other, open_signed_app(tmp_path, settings) as app:
@@ -233,8 +315,12 @@ def test_a_server_cannot_name_another_issuer_than_the_settings(tmp_path: Path, s
         assert not other.counts
 
 
-def test_a_token_is_bound_to_the_url_of_the_server(tmp_path: Path, server: AuthorizationServer) -> None:
-    with open_signed_app(tmp_path, {"servers": {"gh": {"url": server.url, "auth": "oauth"}}}) as app:
+def test_a_token_is_bound_to_the_url_of_the_server(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
+    with open_signed_app(
+        tmp_path, {"servers": {"gh": {"url": server.url, "auth": "oauth"}}}
+    ) as app:
         sign_in(app)
     with authorization_server() as other:
         settings = {"servers": {"gh": {"url": other.url, "auth": "oauth"}}}

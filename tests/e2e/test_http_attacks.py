@@ -30,12 +30,20 @@ from onetool.util.logging import Log
 from onetool.util.token_ids import TOKEN_ID_CHARS
 
 AT_ONCE_EACH: Final = RunLimits().running
-TOKENS: Final = {"ada": "ot_token-of-ada", "ada-2": "ot_second-token-of-ada", "bob": "ot_token-of-bob"}
+TOKENS: Final = {
+    "ada": "ot_token-of-ada",
+    "ada-2": "ot_second-token-of-ada",
+    "bob": "ot_token-of-bob",
+}
 SETTINGS: Final = {
     "agents": {name: {"permissions": ["read"]} for name in TOKENS},
     "auth": {
         "tokens": [
-            {"name": name, "agent": name.partition("-")[0], "hash": hashlib.sha256(token.encode()).hexdigest()}
+            {
+                "name": name,
+                "agent": name.partition("-")[0],
+                "hash": hashlib.sha256(token.encode()).hexdigest(),
+            }
             for name, token in TOKENS.items()
         ]
     },
@@ -92,11 +100,13 @@ def is_served(server: ServedApp) -> bool:
     return server.rest.client.get("/healthz").text == "ok\n"
 
 
-# --- slow and idle connections -------------------------------------------------------------------------------------
+# --- slow and idle connections --------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_incomplete_requests_do_not_block_others(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_requests_do_not_block_others(
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with open_connections(server, 1000, HALF_A_HEAD) as halves:
         assert not any(map(is_closed, halves))
         for _ in range(20):
@@ -106,15 +116,23 @@ def test_incomplete_requests_do_not_block_others(server: ServedApp, monkeypatch:
         assert is_served(server)
 
 
-@pytest.mark.parametrize("sending", [b"", HALF_A_HEAD, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"])
-def test_an_endless_head_is_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch, sending: bytes) -> None:
+@pytest.mark.parametrize(
+    "sending", [b"", HALF_A_HEAD, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /"]
+)
+def test_an_endless_head_is_closed(
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch, sending: bytes
+) -> None:
     monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     with open_connections(server, 1, sending) as (slow,):
         assert eventually(lambda: is_closed(slow))
 
 
-@pytest.mark.parametrize("half", [HALF_A_HEAD, HALF_A_BODY, HALF_A_BODY.replace(b"/api/run", b"/nothing")])
-def test_a_slow_body_is_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch, half: bytes) -> None:
+@pytest.mark.parametrize(
+    "half", [HALF_A_HEAD, HALF_A_BODY, HALF_A_BODY.replace(b"/api/run", b"/nothing")]
+)
+def test_a_slow_body_is_closed(
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch, half: bytes
+) -> None:
     for name in ("HEAD_SECONDS", "WINDOW_SECONDS", "LINGER_SECONDS"):
         monkeypatch.setattr(timeouts, name, 0.5)
     with open_connections(server, 1, half) as (slow,):
@@ -129,7 +147,9 @@ def test_a_slow_body_is_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_a_body_above_the_minimum_rate_is_accepted(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_above_the_minimum_rate_is_accepted(
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
     monkeypatch.setattr(timeouts, "HEAD_SECONDS", 0.5)
     code = f"#{'x' * 200_000}\n1+1"
@@ -145,7 +165,9 @@ def test_a_body_above_the_minimum_rate_is_accepted(server: ServedApp, monkeypatc
     assert answer.json()["blocks"] == ["2"]
 
 
-def test_clients_that_do_not_read_are_closed(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clients_that_do_not_read_are_closed(
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(timeouts, "WINDOW_SECONDS", 0.5)
     asking = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with socket.socket() as deaf:
@@ -167,7 +189,9 @@ def test_clients_that_do_not_read_are_closed(server: ServedApp, monkeypatch: pyt
     assert is_served(server)
 
 
-def test_idle_connections_can_be_reused_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_can_be_reused_for_a_limited_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "IDLE_SECONDS", 2)
     whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with serve_app(tmp_path, SETTINGS) as server, open_connections(server, 1, whole) as (idle,):
@@ -179,33 +203,50 @@ def test_idle_connections_can_be_reused_for_a_limited_time(tmp_path: Path, monke
         assert eventually(lambda: is_closed(idle))
 
 
-# --- too many connections and requests -----------------------------------------------------------------------------
+# --- too many connections and requests ------------------------------------------------------------
 
 
-def test_idle_connections_are_closed_when_the_server_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_are_closed_when_the_server_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 20)
-    with serve_app(tmp_path, SETTINGS) as server, open_connections(server, 60, HALF_A_HEAD) as halves:
+    with (
+        serve_app(tmp_path, SETTINGS) as server,
+        open_connections(server, 60, HALF_A_HEAD) as halves,
+    ):
         for _ in range(5):
             with make_client(str(server.rest.client.base_url)) as client:
                 assert client.get("/healthz").text == "ok\n"
         assert eventually(lambda: sum(map(is_closed, halves)) >= 40)
 
 
-def test_an_address_at_its_limit_closes_its_idle_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "ConnectionLimiter", partial(ConnectionLimiter, max_per_address=5))
-    with serve_app(tmp_path, SETTINGS) as server, open_connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,):
+def test_an_address_at_its_limit_closes_its_idle_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        http_server, "ConnectionLimiter", partial(ConnectionLimiter, max_per_address=5)
+    )
+    with (
+        serve_app(tmp_path, SETTINGS) as server,
+        open_connections(server, 1, HALF_A_HEAD, "127.0.0.2") as (other,),
+    ):
         with open_connections(server, 12, HALF_A_HEAD) as halves:
             assert eventually(lambda: sum(map(is_closed, halves)) == 7)
             assert is_served(server)
         assert not is_closed(other)
 
 
-def test_a_busy_server_rejects_new_connections_with_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_server_rejects_new_connections_with_503(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server, "MAX_CONNECTIONS", AT_ONCE_EACH)
     body = json.dumps(SLEEP).encode()
     head = POST + b"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
     busy = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with serve_app(tmp_path, SETTINGS) as server, open_connections(server, AT_ONCE_EACH, busy) as sleepers:
+    with (
+        serve_app(tmp_path, SETTINGS) as server,
+        open_connections(server, AT_ONCE_EACH, busy) as sleepers,
+    ):
         for one in sleepers:
             assert one.recv(1), "the run has started"
         assert _get_rejection(server.rest.port) == (503, "busy", "1")
@@ -215,7 +256,9 @@ def test_a_busy_server_rejects_new_connections_with_503(tmp_path: Path, monkeypa
 
 
 def _get_rejection(port: int) -> tuple[int, str, str]:
-    status, headers, body = raw(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    status, headers, body = raw(
+        port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    )
     error = json.loads(body)["error"] if body.startswith(b"{") else {"code": ""}
     return status, error["code"], headers.get("retry-after", "")
 
@@ -230,11 +273,15 @@ def test_runs_queue_then_are_rejected_and_agents_take_turns(tmp_path: Path) -> N
 
         def run(_number: int) -> httpx2.Response:
             return client.post(
-                "/api/run", json={"command": "import time\ntime.sleep(2)\n1"}, headers=build_auth_header("ada")
+                "/api/run",
+                json={"command": "import time\ntime.sleep(2)\n1"},
+                headers=build_auth_header("ada"),
             )
 
         requests = [pool.submit(run, number) for number in range(many)]
-        assert eventually(lambda: any(one.done() and one.result().status_code == 429 for one in requests))
+        assert eventually(
+            lambda: any(one.done() and one.result().status_code == 429 for one in requests)
+        )
         others = client.post("/api/run", json={"command": "1+1"}, headers=build_auth_header("bob"))
         assert others.json()["blocks"] == ["2"]
         assert not all(one.done() for one in requests), "bob waited for all requests of ada"
@@ -243,8 +290,12 @@ def test_runs_queue_then_are_rejected_and_agents_take_turns(tmp_path: Path) -> N
     assert 1 <= len(rejected) <= beyond
     assert {get_error_code(answer) for answer in rejected} == {(429, "rate_limited")}
     assert {answer.headers["retry-after"] for answer in rejected} == {"1"}
-    assert all("limits: {running, waiting}" in answer.json()["error"]["message"] for answer in rejected)
-    assert {tuple(answer.json()["blocks"]) for answer in answers if answer.status_code == 200} == {("1",)}
+    assert all(
+        "limits: {running, waiting}" in answer.json()["error"]["message"] for answer in rejected
+    )
+    assert {tuple(answer.json()["blocks"]) for answer in answers if answer.status_code == 200} == {
+        ("1",)
+    }
 
 
 def test_disconnected_clients_leave_the_queue(server: ServedApp) -> None:
@@ -269,9 +320,18 @@ def test_mcp_clients_get_an_error_when_the_queue_is_full(tmp_path: Path) -> None
 
 def _run_over_mcp(server: ServedApp, number: int) -> Any:
     call = {"name": "run", "arguments": {"command": "import time\ntime.sleep(1)\n1"}}
-    about = {"protocolVersion": MCP, "clientInfo": {"name": "crowd", "version": "1"}, "clientCapabilities": {}}
+    about = {
+        "protocolVersion": MCP,
+        "clientInfo": {"name": "crowd", "version": "1"},
+        "clientCapabilities": {},
+    }
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in about.items()}
-    message = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": {"_meta": meta, **call}}
+    message = {
+        "jsonrpc": "2.0",
+        "id": number,
+        "method": "tools/call",
+        "params": {"_meta": meta, **call},
+    }
     headers = {"mcp-protocol-version": MCP, "mcp-method": "tools/call", "mcp-name": "run"}
     accept = {"accept": "application/json, text/event-stream"}
     with make_client(str(server.rest.client.base_url)) as client:
@@ -280,7 +340,7 @@ def _run_over_mcp(server: ServedApp, number: int) -> Any:
     return {"isError": False, **json.loads(line.removeprefix("data: "))["result"]}
 
 
-# --- malformed and oversized ---------------------------------------------------------------------------------------
+# --- malformed and oversized ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -306,11 +366,16 @@ def _run_over_mcp(server: ServedApp, number: int) -> Any:
         (POST + b"Content-Length: 999999999\r\n" + CLOSE, {413}),
         (POST + b"Content-Length: 999999999\r\nExpect: 100-continue\r\n" + CLOSE, {413}),
         (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n" + CLOSE, {400}),
-        (POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + CLOSE + b"0\r\n\r\n", {400}),
+        (
+            POST + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + CLOSE + b"0\r\n\r\n",
+            {400},
+        ),
         (POST + b"Transfer-Encoding: gzip, chunked\r\n" + CLOSE + b"0\r\n\r\n", {400}),
         (POST + b"Transfer-Encoding: chunked\r\n" + CLOSE + b"zz\r\n\r\n", {400}),
         (
-            b"POST /nothing HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n\r\n",
+            b"POST /nothing HTTP/1.1\r\n"
+            + HOST
+            + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n\r\n",
             {400, 404},
         ),
     ],
@@ -332,7 +397,10 @@ LENGTH: Final = b"Content-Length: 4\r\n"
 CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
 
 
-TOKENS_SENT: Final = (b"", *(b"Authorization: Bearer %s\r\n" % token for token in (b"ot_token-of-ada", b"wrong")))
+TOKENS_SENT: Final = (
+    b"",
+    *(b"Authorization: Bearer %s\r\n" % token for token in (b"ot_token-of-ada", b"wrong")),
+)
 TWO_LENGTHS: Final = (
     LENGTH + CHUNKED,
     CHUNKED + LENGTH,
@@ -363,7 +431,11 @@ def test_a_body_with_two_lengths_closes_the_connection(server: ServedApp) -> Non
 
 
 def test_forwarded_requests_do_not_act_as_the_owner(server: ServedApp) -> None:
-    for name, value in {"CF-Connecting-IP": "192.0.2.1", "X-Anything": "192.0.2.1", "X-Envoy-Peer": "x"}.items():
+    for name, value in {
+        "CF-Connecting-IP": "192.0.2.1",
+        "X-Anything": "192.0.2.1",
+        "X-Envoy-Peer": "x",
+    }.items():
         answer = server.rest.client.post("/api/run", json={"command": "1"}, headers={name: value})
         assert get_error_code(answer) == (401, "unauthorized")
         assert name.lower() in answer.json()["error"]["message"]
@@ -376,7 +448,11 @@ def test_a_tool_cannot_act_as_the_owner_through_the_servers_port(tmp_path: Path)
         "auth": SETTINGS["auth"] | {"tokens": SETTINGS["auth"]["tokens"][:1]},  # type: ignore[index, operator]
         "http": {"allowedHosts": ["*"], "allowPrivateAddresses": True},
     }
-    with serve_app(tmp_path, settings) as mine, serve_app(tmp_path, settings) as other, serve_site() as site:
+    with (
+        serve_app(tmp_path, settings) as mine,
+        serve_app(tmp_path, settings) as other,
+        serve_site() as site,
+    ):
         hosts = ("127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", socket.gethostname())
         for port in (mine.rest.port, other.rest.port):
             urls = [f"http://{host}:{port}/api/run" for host in hosts]
@@ -387,13 +463,22 @@ def test_a_tool_cannot_act_as_the_owner_through_the_servers_port(tmp_path: Path)
                     "/api/run", json={"command": command}, headers=build_auth_header("ada")
                 ).json()
                 assert ran["isError"], ran
-                assert "is a OneTool server" in ran["blocks"][-1] or "is not known" in ran["blocks"][-1]
+                assert (
+                    "is a OneTool server" in ran["blocks"][-1]
+                    or "is not known" in ran["blocks"][-1]
+                )
         marked = {"onetool-outgoing": "1"}
-        assert get_error_code(mine.rest.client.get("/api/tools", headers=marked)) == (401, "unauthorized")
+        assert get_error_code(mine.rest.client.get("/api/tools", headers=marked)) == (
+            401,
+            "unauthorized",
+        )
 
 
 def send_whole(port: int, head: bytes, body: Iterator[bytes]) -> tuple[int, bytes]:
-    """Send a whole request, then read the response like a simple client. Return its status and the rest of it."""
+    """Send a whole request, then read the response like a simple client.
+
+    Return its status and the rest of it.
+    """
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
         connection.sendall(head)
         for piece in body:
@@ -409,7 +494,12 @@ def send_whole(port: int, head: bytes, body: Iterator[bytes]) -> tuple[int, byte
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 @pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
 @pytest.mark.parametrize(
-    "framing", [b"Content-Length: %d", b"Content-Length: %d\r\nExpect: 100-continue", b"Transfer-Encoding: chunked"]
+    "framing",
+    [
+        b"Content-Length: %d",
+        b"Content-Length: %d\r\nExpect: 100-continue",
+        b"Transfer-Encoding: chunked",
+    ],
 )
 def test_a_client_that_sends_a_whole_large_body_gets_413(
     server: ServedApp, version: bytes, connection: bytes, framing: bytes
@@ -421,7 +511,12 @@ def test_a_client_that_sends_a_whole_large_body_gets_413(
         pieces = [*(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces), b"0\r\n\r\n"]
     else:
         framing %= size
-    head = b"POST /api/run HTTP/%s\r\n%sConnection: %s\r\n%s\r\n\r\n" % (version, HOST, connection, framing)
+    head = b"POST /api/run HTTP/%s\r\n%sConnection: %s\r\n%s\r\n\r\n" % (
+        version,
+        HOST,
+        connection,
+        framing,
+    )
     status, received = send_whole(server.rest.port, head, iter(pieces))
     assert status == 413, received
     assert is_served(server)
@@ -430,18 +525,27 @@ def test_a_client_that_sends_a_whole_large_body_gets_413(
 def test_every_route_answers_a_large_body_with_413(server: ServedApp) -> None:
     document = server.rest.get("/openapi.json")
     routes = [("post", "/mcp"), ("post", "/auth/callback"), ("post", "/nothing")]
-    routes += [(method, path) for path, methods in document["paths"].items() for method in methods if method != "get"]
+    routes += [
+        (method, path)
+        for path, methods in document["paths"].items()
+        for method in methods
+        if method != "get"
+    ]
     for method, path in routes:
         size = 2 * (MAX_IMPORT_BYTES if path in IMPORTS else MAX_BODY_BYTES)
         length = b"Connection: close\r\nContent-Length: %d\r\n\r\n" % size
         head = b"%s %s HTTP/1.1\r\n%s%s" % (method.upper().encode(), path.encode(), HOST, length)
-        status, received = send_whole(server.rest.port, head, itertools.repeat(b" " * (1 << 20), size >> 20))
+        status, received = send_whole(
+            server.rest.port, head, itertools.repeat(b" " * (1 << 20), size >> 20)
+        )
         assert status == 413, (method, path, received)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("connection", [b"close", b"keep-alive"])
-def test_a_client_that_sends_a_large_body_slowly_gets_413(server: ServedApp, connection: bytes) -> None:
+def test_a_client_that_sends_a_large_body_slowly_gets_413(
+    server: ServedApp, connection: bytes
+) -> None:
     def drip() -> Iterator[bytes]:
         for _ in range(100):
             time.sleep(0.1)
@@ -463,7 +567,9 @@ def test_an_endless_body_is_closed_at_its_limit(server: ServedApp) -> None:
             yield b" " * (1 << 20)
 
     with contextlib.suppress(httpx2.TransportError):
-        answer = server.rest.client.post("/api/run", content=endless(), headers={"content-type": "application/json"})
+        answer = server.rest.client.post(
+            "/api/run", content=endless(), headers={"content-type": "application/json"}
+        )
         assert answer.status_code == 413
     assert is_served(server)
 
@@ -474,18 +580,25 @@ def test_pipelined_requests_are_answered_in_order(server: ServedApp) -> None:
         b"GET /healthz HTTP/1.1\r\n",
         b"GET /nothing HTTP/1.1\r\n",
     ] * 5
-    whole = b"".join(line + HOST + b"\r\n" for line in asking) + b"GET /healthz HTTP/1.1\r\n" + HOST + CLOSE
+    whole = (
+        b"".join(line + HOST + b"\r\n" for line in asking)
+        + b"GET /healthz HTTP/1.1\r\n"
+        + HOST
+        + CLOSE
+    )
     with socket.create_connection(("127.0.0.1", server.rest.port), TIMEOUT_SECONDS) as connection:
         connection.sendall(whole)
         received = b""
         while chunk := connection.recv(1 << 16):
             received += chunk
-    statuses = [line.split(b" ")[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+    statuses = [
+        line.split(b" ")[1] for line in received.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")
+    ]
     assert len(received.split(b"HTTP/1.1 ")) == 17
     assert statuses[:1] == [b"200"]
 
 
-# --- cross-origin requests and other agents ------------------------------------------------------------------------
+# --- cross-origin requests and other agents -------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -493,7 +606,13 @@ def test_every_route_rejects_wrong_hosts_and_origins(server: ServedApp) -> None:
     client = server.rest.client
     document = client.get("/openapi.json").json()
     routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
-    routes += [("get", "/"), ("get", "/page/index.html"), ("post", "/mcp"), ("get", "/mcp"), ("get", "/openapi.json")]
+    routes += [
+        ("get", "/"),
+        ("get", "/page/index.html"),
+        ("post", "/mcp"),
+        ("get", "/mcp"),
+        ("get", "/openapi.json"),
+    ]
     assert len(routes) > 20
     wrong: Sequence[dict[str, str]] = (
         {"host": "evil.example"},
@@ -516,13 +635,20 @@ def test_agents_cannot_access_each_others_data(server: ServedApp) -> None:
     run = ran["runID"]
     for path in (f"/api/results/{handle}", f"/api/runs/{run}"):
         assert client.get(path, headers=build_auth_header("ada")).status_code == 200
-        assert get_error_code(client.get(path, headers=build_auth_header("bob"))) == (404, "not_found")
+        assert get_error_code(client.get(path, headers=build_auth_header("bob"))) == (
+            404,
+            "not_found",
+        )
     stolen = {"command": f"ot.result({handle!r}, limit=1)"}
     assert client.post("/api/run", json=stolen, headers=build_auth_header("bob")).json()["isError"]
-    assert not client.post("/api/run", json=stolen, headers=build_auth_header("ada")).json()["isError"]
+    assert not client.post("/api/run", json=stolen, headers=build_auth_header("ada")).json()[
+        "isError"
+    ]
     assert client.get("/api/runs", headers=build_auth_header("bob")).json()["runs"][0]["id"] != run
     called = {"args": {"handle": handle}}
-    assert not client.post("/api/tools/ot.result/call", json=called, headers=build_auth_header("bob")).json()["ok"]
+    assert not client.post(
+        "/api/tools/ot.result/call", json=called, headers=build_auth_header("bob")
+    ).json()["ok"]
 
 
 def test_a_result_belongs_to_one_token(server: ServedApp) -> None:
@@ -533,10 +659,14 @@ def test_a_result_belongs_to_one_token(server: ServedApp) -> None:
     image = server.onetool.media.put(b"picture", "image/png", "ada", token_id)
     for path in (f"/api/results/{handle}", f"/api/media/{image}"):
         assert client.get(path, headers=build_auth_header("ada")).status_code == 200
-        assert get_error_code(client.get(path, headers=build_auth_header("ada-2"))) == (404, "not_found")
+        assert get_error_code(client.get(path, headers=build_auth_header("ada-2"))) == (
+            404,
+            "not_found",
+        )
     for code in (f"ot.result({handle!r}, limit=1)", f"ot.load({handle!r})"):
         answers = [
-            client.post("/api/run", json={"command": code}, headers=build_auth_header(name)).json() for name in TOKENS
+            client.post("/api/run", json={"command": code}, headers=build_auth_header(name)).json()
+            for name in TOKENS
         ]
         assert [answer["isError"] for answer in answers] == [False, True, True]
         called = client.post(
@@ -546,7 +676,10 @@ def test_a_result_belongs_to_one_token(server: ServedApp) -> None:
         )
         assert not called.json()["ok"]
     shown = {"command": f"{{'type': 'image', 'media': {image!r}}}"}
-    media = [client.post("/api/run", json=shown, headers=build_auth_header(name)).json()["media"] for name in TOKENS]
+    media = [
+        client.post("/api/run", json=shown, headers=build_auth_header(name)).json()["media"]
+        for name in TOKENS
+    ]
     assert [len(each) for each in media] == [1, 0, 0]
 
 
@@ -569,7 +702,9 @@ def test_statistics_of_a_run_belong_to_its_token_or_the_owner(server: ServedApp)
     assert [read_stats(count, **build_auth_header(name)) for name in ("ada", "bob")] == ["1", "1"]
     assert read_stats(count) == "4"
     called = server.rest.client.post(
-        "/api/tools/ot.stats/call", json={"args": {"period": "month"}}, headers=build_auth_header("ada")
+        "/api/tools/ot.stats/call",
+        json={"args": {"period": "month"}},
+        headers=build_auth_header("ada"),
     )
     assert called.json()["value"]["total_calls"] == 2
 
@@ -601,24 +736,37 @@ def test_a_logged_run_has_its_request_id(tmp_path: Path) -> None:
     about = {f"{protocol}/protocolVersion": "2026-07-28", f"{protocol}/clientCapabilities": {}}
     params = {"name": "run", "arguments": {"command": "2"}, "_meta": about}
     with serve_app(tmp_path / "data", SETTINGS, log=log) as server:
-        client, headers = server.rest.client, {"x-request-id": "over-rest", **build_auth_header("ada")}
+        client, headers = (
+            server.rest.client,
+            {"x-request-id": "over-rest", **build_auth_header("ada")},
+        )
         client.post("/api/run", json={"command": "1"}, headers=headers)
-        kind = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2026-07-28"}
+        kind = {
+            "accept": "application/json, text/event-stream",
+            "mcp-protocol-version": "2026-07-28",
+        }
         names = {"mcp-method": "tools/call", "mcp-name": "run", "x-request-id": "over-mcp"}
         sent = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-        assert client.post("/mcp", json=sent, headers={**headers, **kind, **names}).status_code == 200
+        assert (
+            client.post("/mcp", json=sent, headers={**headers, **kind, **names}).status_code == 200
+        )
     lines = map(json.loads, (tmp_path / "log").read_text(encoding="utf-8").splitlines())
-    assert [line["request_id"] for line in lines if line["name"] == "run"] == ["over-rest", "over-mcp"]
+    assert [line["request_id"] for line in lines if line["name"] == "run"] == [
+        "over-rest",
+        "over-mcp",
+    ]
 
 
-# --- shutdown ------------------------------------------------------------------------------------------------------
+# --- shutdown -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_an_endless_run_is_cancelled_on_shutdown(tmp_path: Path) -> None:
     with serve_process(tmp_path) as (server, info), make_client(info["url"]) as client:
         answers: list[httpx2.Response] = []
-        asking = threading.Thread(target=lambda: answers.append(client.post("/api/run", json=SLEEP)))
+        asking = threading.Thread(
+            target=lambda: answers.append(client.post("/api/run", json=SLEEP))
+        )
         asking.start()
         with make_client(info["url"]) as other:
             assert eventually(lambda: other.get("/api/runs").json()["runs"])
@@ -645,7 +793,10 @@ def test_no_result_is_lost_when_killed_under_load(tmp_path: Path) -> None:
     with serve_process(tmp_path) as (server, info):
         handles = _load_until_killed(server, info["url"])
     assert len(handles) > 10
-    with serve_process(tmp_path, "--port", str(info["port"])) as (_, again), make_client(again["url"]) as client:
+    with (
+        serve_process(tmp_path, "--port", str(info["port"])) as (_, again),
+        make_client(again["url"]) as client,
+    ):
         for handle in handles:
             kept = client.get(f"/api/results/{handle}", params={"limit": 1})
             assert kept.status_code == 200, kept.text
@@ -673,7 +824,7 @@ def _load_until_killed(server: subprocess.Popen[str], url: str) -> list[str]:
     return handles
 
 
-# --- rejected starts -----------------------------------------------------------------------------------------------
+# --- rejected starts ------------------------------------------------------------------------------
 
 WITHOUT: Final = """
 import os, sys
@@ -686,10 +837,16 @@ TOKEN: Final = "auth: {tokens: [{name: me, token_env: MY_TOKEN}]}"
 
 
 def _start_server(home: Path, missing: str) -> "subprocess.Popen[str]":
-    env = {**environment(home), "MY_TOKEN": "ot_open-sesame", "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    env = {
+        **environment(home),
+        "MY_TOKEN": "ot_open-sesame",
+        "PYTHONPATH": str(Path(__file__).parent.parent.parent),
+    }
     command = [sys.executable, "-c", WITHOUT, missing, PROGRAM, *OPEN]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        command, cwd=home, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 @pytest.mark.sampled(3)

@@ -1,7 +1,7 @@
 """The HTTP server under load: 1,000 busy connections, no errors, constant memory.
 
-Five seconds, or ten minutes in the nightly profile. The client implements HTTP on asyncio streams, so that it uses
-few resources, and counts only correct responses.
+Five seconds, or ten minutes in the nightly profile. The client implements HTTP on asyncio streams,
+so that it uses few resources, and counts only correct responses.
 """
 
 import asyncio
@@ -22,7 +22,9 @@ from tests.support import TIMEOUT_SECONDS, configure
 CONNECTIONS: Final = 1000
 SECONDS: Final = 600.0 if NIGHTLY else 5.0
 WARM_UP_SECONDS: Final = 60.0 if NIGHTLY else 2.5
-AGENTS: Final = tuple(f"agent-{number}" for number in range(10))  # so that no agent exceeds its queue
+AGENTS: Final = tuple(
+    f"agent-{number}" for number in range(10)
+)  # so that no agent exceeds its queue
 RUNNERS_EACH: Final = 20
 MAX_GROWTH: Final = 1.10
 SLACK_MEGABYTES: Final = 8.0
@@ -34,7 +36,9 @@ class Tally:
 
     right: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    warm: asyncio.Event = field(default_factory=asyncio.Event)  # set after two responses per connection on average
+    warm: asyncio.Event = field(
+        default_factory=asyncio.Event
+    )  # set after two responses per connection on average
 
 
 def token(agent: str) -> str:
@@ -43,9 +47,15 @@ def token(agent: str) -> str:
 
 def settings() -> str:
     tokens = [
-        {"name": agent, "agent": agent, "hash": hashlib.sha256(token(agent).encode()).hexdigest()} for agent in AGENTS
+        {"name": agent, "agent": agent, "hash": hashlib.sha256(token(agent).encode()).hexdigest()}
+        for agent in AGENTS
     ]
-    return json.dumps({"agents": {agent: {"permissions": ["read"]} for agent in AGENTS}, "auth": {"tokens": tokens}})
+    return json.dumps(
+        {
+            "agents": {agent: {"permissions": ["read"]} for agent in AGENTS},
+            "auth": {"tokens": tokens},
+        }
+    )
 
 
 @pytest.mark.nightly
@@ -67,7 +77,10 @@ def test_a_thousand_connections_get_no_errors_and_memory_stays_constant(tmp_path
 async def _run_load(port: int, pid: int) -> tuple[Tally, float, float]:
     """Keep all connections open, and measure the memory after the warm-up and at the end."""
     tally, stop = Tally(), asyncio.Event()
-    clients = [asyncio.ensure_future(_run_client(number, port, stop, tally)) for number in range(CONNECTIONS)]
+    clients = [
+        asyncio.ensure_future(_run_client(number, port, stop, tally))
+        for number in range(CONNECTIONS)
+    ]
     await asyncio.sleep(WARM_UP_SECONDS)
     await asyncio.wait_for(tally.warm.wait(), 60)
     before = _measure_megabytes(pid)
@@ -108,13 +121,18 @@ def _build_request(kind: str, number: int, agent: str) -> bytes:
     }[kind]
     content = b"" if body is None else json.dumps(body).encode()
     head = f"{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token(agent)}\r\n"
-    about = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if content else ""
+    about = (
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n" if content else ""
+    )
     return f"{head}{about}\r\n".encode() + content
 
 
 async def _read_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head.split("\r\n"))}
+    fields = {
+        name.lower(): value
+        for name, _, value in (line.partition(": ") for line in head.split("\r\n"))
+    }
     return int(head.split(" ", 2)[1]), await reader.readexactly(int(fields["content-length"]))
 
 
@@ -131,5 +149,7 @@ def _is_correct(kind: str, number: int, body: bytes) -> bool:
 def _measure_megabytes(pid: int) -> float:
     """Return the private memory of the server."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
-    sizes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+    sizes = {
+        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)
+    }
     return (sizes["Private_Clean"] + sizes["Private_Dirty"]) / 1024

@@ -14,7 +14,16 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.http_support import Page, ReceivedRequest, send_response, serve_site
-from tests.rest_support import Rest, draft, get_error_code, http_draft, make_client, new_id, raw, serve_process
+from tests.rest_support import (
+    Rest,
+    draft,
+    get_error_code,
+    http_draft,
+    make_client,
+    new_id,
+    raw,
+    serve_process,
+)
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, eventually, run_cli
 
 from onetool.server.http.asgi_app import PARTS
@@ -37,7 +46,11 @@ def test_the_server_prints_its_url_and_ends_on_a_signal(tmp_path: Path) -> None:
 
 def test_open_requests_finish_and_new_ones_are_rejected(tmp_path: Path) -> None:
     configure(tmp_path, LOOPBACK)
-    with serve_site() as site, serve_process(tmp_path) as (server, info), make_client(info["url"]) as client:
+    with (
+        serve_site() as site,
+        serve_process(tmp_path) as (server, info),
+        make_client(info["url"]) as client,
+    ):
         rest = Rest(client)
         path = rest.tool(rest.bundle(), **http_draft(site.url("/slow")))
         release = threading.Event()
@@ -73,12 +86,19 @@ def _is_listening(port: int) -> bool:
 
 def test_a_second_signal_ends_immediately(tmp_path: Path) -> None:
     configure(tmp_path, LOOPBACK)
-    with serve_site() as site, serve_process(tmp_path) as (server, info), make_client(info["url"]) as client:
+    with (
+        serve_site() as site,
+        serve_process(tmp_path) as (server, info),
+        make_client(info["url"]) as client,
+    ):
         rest = Rest(client)
         path = rest.tool(rest.bundle(), **http_draft(site.url("/never"), timeoutMs=60_000))
         with socket.create_connection(("127.0.0.1", info["port"])) as connection:
             body = b'{"args": {}}'
-            head = f"POST {path}/invoke HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            head = (
+                f"POST {path}/invoke HTTP/1.1\r\nHost: localhost\r\nContent-Type:"
+                " application/json\r\n"
+            )
             connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             assert eventually(lambda: site.requests)
             server.send_signal(signal.SIGINT)
@@ -93,7 +113,10 @@ def test_a_killed_client_and_an_incomplete_request_do_no_harm(tmp_path: Path) ->
         halves = []
         for _ in range(50):
             half = socket.create_connection(("127.0.0.1", info["port"]))
-            half.sendall(b"PUT /tools/bundles/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
+            half.sendall(
+                b"PUT /tools/bundles/x HTTP/1.1\r\nHost: localhost\r\nContent-Length:"
+                b" 100\r\n\r\nhalf"
+            )
             halves.append(half)
         for half in halves[:25]:
             half.close()
@@ -115,9 +138,15 @@ def test_malformed_requests_are_rejected_silently(tmp_path: Path) -> None:
         assert status == 400
         status, _, body = raw(info["port"], b"GET /tools HTTP/1.0\r\n\r\n")
         assert (status, json.loads(body)["error"]["code"]) == (400, "invalid")
-        forwarded = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 8.8.8.8\r\nConnection: close\r\n\r\n"
+        forwarded = (
+            b"GET /tools HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: 8.8.8.8\r\nConnection:"
+            b" close\r\n\r\n"
+        )
         assert raw(info["port"], forwarded)[0] == 401, "a forwarded request needs a token"
-        upgrade = b"GET /tools HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade, close\r\n\r\n"
+        upgrade = (
+            b"GET /tools HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade,"
+            b" close\r\n\r\n"
+        )
         assert raw(info["port"], upgrade)[0] == 200
         server.send_signal(signal.SIGTERM)
         _, err = server.communicate(timeout=TIMEOUT_SECONDS)
@@ -143,7 +172,9 @@ def test_a_port_in_use_is_reported_with_a_hint(tmp_path: Path) -> None:
         (("--http", "--port", "-1"), "invalid port"),
     ],
 )
-def test_invalid_addresses_are_reported(tmp_path: Path, arguments: tuple[str, ...], expected: str) -> None:
+def test_invalid_addresses_are_reported(
+    tmp_path: Path, arguments: tuple[str, ...], expected: str
+) -> None:
     failed = run_cli(tmp_path, "serve", *arguments)
     assert failed.returncode == 1
     assert failed.stderr.startswith("onetool: ")
@@ -162,14 +193,21 @@ def test_other_addresses_are_served_with_a_token(tmp_path: Path) -> None:
     configure(tmp_path, "auth: {tokens: [{name: me, token_env: MY_TOKEN}]}")
     command = [PROGRAM, "serve", "--http", "--host", "0.0.0.0", "--port", "0", "--json"]
     env = {**environment(tmp_path), "MY_TOKEN": "ot_open-sesame"}
-    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as server:
         try:
             assert server.stdout is not None
             port = json.loads(server.stdout.readline())["port"]
             with make_client(f"http://127.0.0.1:{port}") as client:
                 assert get_error_code(client.get("/tools")) == (401, "unauthorized")
                 assert client.get("/healthz").status_code == 200
-                assert client.get("/tools", headers={"authorization": "Bearer ot_open-sesame"}).status_code == 200
+                assert (
+                    client.get(
+                        "/tools", headers={"authorization": "Bearer ot_open-sesame"}
+                    ).status_code
+                    == 200
+                )
         finally:
             os.kill(server.pid, signal.SIGKILL)
 
@@ -194,7 +232,10 @@ def test_an_invalid_configuration_is_reported_and_nothing_is_stored(tmp_path: Pa
     configure(tmp_path, "stats: {enabeld: true}")
     with serve_process(tmp_path) as (server, info):
         with make_client(info["url"]) as client:
-            answer = client.put(f"/tools/bundles/{new_id()}", json={"slug": "a", "displayName": "a", "isEnabled": True})
+            answer = client.put(
+                f"/tools/bundles/{new_id()}",
+                json={"slug": "a", "displayName": "a", "isEnabled": True},
+            )
             assert get_error_code(answer) == (503, "busy")
             assert "enabeld" in answer.text
             assert client.get("/healthz").status_code == 200

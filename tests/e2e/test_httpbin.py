@@ -1,7 +1,7 @@
 """Stored HTTP tools against the real httpbin, called through every interface.
 
-One httpbin and one `onetool serve --http` serve the whole module. httpbin sees a request only after its web server has
-decoded it, so the tests read the original request from the log of that server.
+One httpbin and one `onetool serve --http` serve the whole module. httpbin sees a request only after
+its web server has decoded it, so the tests read the original request from the log of that server.
 """
 
 import base64
@@ -62,11 +62,15 @@ class World:
     slug: str
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def tool(self, path: str, args: Mapping[str, Any] | None = None, host: str = "127.0.0.1", **impl: Any) -> "Stored":
+    def tool(
+        self, path: str, args: Mapping[str, Any] | None = None, host: str = "127.0.0.1", **impl: Any
+    ) -> "Stored":
         """Create a tool over REST."""
         slug = f"tool-{next(self.numbers)}"
         impl_body = http_draft(self.httpbin.url(path, host), **impl)
-        return Stored(self, slug, self.rest.tool(self.bundle, slug, **impl_body, argSchema=build_schema(args)))
+        return Stored(
+            self, slug, self.rest.tool(self.bundle, slug, **impl_body, argSchema=build_schema(args))
+        )
 
     def value(self, path: str, **impl: Any) -> Any:
         return self.tool(path, **impl).value()
@@ -81,7 +85,9 @@ class World:
         return json.loads(answer["blocks"][-1])[0]
 
     def run_command(self, name: str, args: Mapping[str, Any]) -> Any:
-        done = run_cli(self.home, "call", name, *(f"{key}={json.dumps(value)}" for key, value in args.items()))
+        done = run_cli(
+            self.home, "call", name, *(f"{key}={json.dumps(value)}" for key, value in args.items())
+        )
         assert (done.returncode, done.stderr) == (0, "")
         return json.loads(done.stdout)
 
@@ -120,7 +126,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     home = tmp_path_factory.mktemp("home")
     with httpbin(tmp_path_factory.mktemp("httpbin")) as bin_:
         hosts = [f"{host}:{bin_.port}" for host in ("127.0.0.1", "localhost")]
-        allowed = {bundle: {name: [bin_.url("")] for name in SECRETS} for bundle in ("stored", "httpbin")}
+        allowed = {
+            bundle: {name: [bin_.url("")] for name in SECRETS} for bundle in ("stored", "httpbin")
+        }
         http = {"allowedHosts": hosts, "allowPrivateAddresses": True}
         configure(home, yaml.safe_dump({"http": http, "bundle_secrets": allowed}))
         secrets = home / ".onetool" / "secrets.yaml"
@@ -131,7 +139,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             yield World(home, bin_, rest, rest.bundle("stored"), "stored")
 
 
-# --- requests ------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
@@ -152,7 +160,9 @@ def test_each_method_sends_its_path_query_headers_and_body(world: World, method:
     assert seen["headers"]["Content-Type"] == "application/json"
     assert "X-Missing" not in seen["headers"]
     assert urlsplit(seen["url"]).path == "/anything/items/a%20b"
-    assert world.tool(f"/{method.lower()}", method=method).value()["url"] == world.httpbin.url(f"/{method.lower()}")
+    assert world.tool(f"/{method.lower()}", method=method).value()["url"] == world.httpbin.url(
+        f"/{method.lower()}"
+    )
 
 
 def test_head_returns_none_and_a_wrong_method_fails(world: World) -> None:
@@ -163,7 +173,11 @@ def test_head_returns_none_and_a_wrong_method_fails(world: World) -> None:
 @pytest.mark.parametrize("interface", ["value", "run_code", "run_command"])
 def test_every_interface_returns_the_same_for_hostile_values(world: World, interface: str) -> None:
     tool = world.tool(
-        "/anything", {"values": {"type": "array"}}, method="POST", query={"v": "${values}"}, body={"v": "${values}"}
+        "/anything",
+        {"values": {"type": "array"}},
+        method="POST",
+        query={"v": "${values}"},
+        body={"v": "${values}"},
     )
     call: Callable[..., Any] = getattr(tool, interface)
     seen = call(values=HOSTILE)
@@ -196,7 +210,9 @@ def escape_xml(text: str) -> JsonObject:
 def test_a_hostile_value_in_a_body_is_one_value(
     world: World, kind: str, body: Any, read: Callable[[JsonObject], Any]
 ) -> None:
-    tool = world.tool("/anything", {"id": TEXT}, method="POST", headers={"Content-Type": kind}, body=body)
+    tool = world.tool(
+        "/anything", {"id": TEXT}, method="POST", headers={"Content-Type": kind}, body=body
+    )
     for value in HOSTILE:
         if kind == "application/xml" and "\0" in value:
             continue  # XML cannot represent it
@@ -214,7 +230,9 @@ def test_a_hostile_value_in_the_path_is_one_segment(world: World) -> None:
     tag = new_slug()
     tool = world.tool(f"/anything/{tag}/${{id}}/end", {"id": TEXT})
     for value in HOSTILE:
-        world.rest.invoke(tool.path, {"id": value})  # httpbin does not route paths with a line break
+        world.rest.invoke(
+            tool.path, {"id": value}
+        )  # httpbin does not route paths with a line break
     targets = [seen.target.split("/") for seen in world.httpbin.find_requests(tag)]
     assert [[*target[:3], unquote(target[3]), *target[4:]] for target in targets] == [
         ["", "anything", tag, value, "end"] for value in HOSTILE
@@ -242,7 +260,7 @@ def test_a_hostile_value_in_a_header_is_sent_unchanged_or_rejected(world: World)
         assert headers["X-Note"].encode("latin-1").decode() == f"<{value}>"
 
 
-# --- credentials ---------------------------------------------------------------------------------------------------
+# --- credentials ----------------------------------------------------------------------------------
 
 
 def test_basic_authentication_succeeds_or_fails(world: World) -> None:
@@ -251,7 +269,9 @@ def test_basic_authentication_succeeds_or_fails(world: World) -> None:
     assert world.value(path, auth=right) == {"authenticated": True, "user": "bob"}
     assert world.error(path, auth={**right, "value": "${secret:OTHER_PAIR}"})["status"] == 401
     assert world.error(path)["status"] == 401
-    named = world.tool(path, {"user": TEXT}, auth={"type": "basic", "value": f"${{user}}:{PASSWORD}"})
+    named = world.tool(
+        path, {"user": TEXT}, auth={"type": "basic", "value": f"${{user}}:{PASSWORD}"}
+    )
     assert named.value(user="bob") == {"authenticated": True, "user": "bob"}
     assert named.error(user="eve")["status"] == 401
     assert "cannot contain a colon" in named.error(user="bob:x")["message"]
@@ -260,8 +280,13 @@ def test_basic_authentication_succeeds_or_fails(world: World) -> None:
 def test_a_bearer_token_is_sent_and_never_shown(world: World) -> None:
     auth = {"type": "bearer", "value": "${secret:KEY}"}
     tag = new_slug()
-    assert world.value(f"/bearer?{tag}", auth=auth) == {"authenticated": True, "token": "[REDACTED]"}
-    assert [seen.authorization for seen in world.httpbin.find_requests(f"/bearer?{tag}")] == [f"Bearer {TOKEN}"]
+    assert world.value(f"/bearer?{tag}", auth=auth) == {
+        "authenticated": True,
+        "token": "[REDACTED]",
+    }
+    assert [seen.authorization for seen in world.httpbin.find_requests(f"/bearer?{tag}")] == [
+        f"Bearer {TOKEN}"
+    ]
     assert world.error("/bearer")["status"] == 401
 
 
@@ -278,7 +303,7 @@ def test_an_api_key_is_sent_in_its_header_or_parameter_and_never_shown(world: Wo
     assert TOKEN not in json.dumps([in_header, in_query])
 
 
-# --- responses -----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 def test_a_response_is_json_text_or_bytes_by_its_content_type(world: World) -> None:
@@ -315,7 +340,10 @@ def test_a_selector_selects_part_of_the_response(world: World) -> None:
     rows = [{"n": 1, "name": "a"}, {"n": 2, "name": "b"}, {"n": 3, "name": "ß"}]
     assert chosen.value(rows=rows) == {"method": "POST", "big": ["b", "ß"]}
     assert world.value("/json", response={"selector": "nothing.here"}) is None
-    assert "failed on the response" in world.error("/json", response={"selector": "abs(slideshow)"})["message"]
+    assert (
+        "failed on the response"
+        in world.error("/json", response={"selector": "abs(slideshow)"})["message"]
+    )
 
 
 def test_supported_compression_is_decoded_and_other_is_an_error(world: World) -> None:
@@ -326,7 +354,7 @@ def test_supported_compression_is_decoded_and_other_is_an_error(world: World) ->
         assert "unsupported compression 'br' of the response (expected gzip or deflate)" in message
 
 
-# --- failures ------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [404, 418, 500, 503])
@@ -354,7 +382,9 @@ def test_a_status_is_a_failure_none_or_a_success(world: World, status: int) -> N
         (503, {"retries": 1, "method": "PUT", "errorMode": "empty"}, 2),
     ],
 )
-def test_retryable_failures_are_retried(world: World, status: int, impl: dict[str, Any], attempts: int) -> None:
+def test_retryable_failures_are_retried(
+    world: World, status: int, impl: dict[str, Any], attempts: int
+) -> None:
     tag = new_slug()
     world.rest.invoke(world.tool(f"/status/{status}?{tag}", **impl).path)
     assert [seen.status for seen in world.httpbin.find_requests(tag)] == [str(status)] * attempts
@@ -366,8 +396,12 @@ def test_redirects_are_followed_up_to_ten(world: World) -> None:
     assert "more than 10 redirects" in world.error("/redirect/11")["message"]
 
 
-@pytest.mark.parametrize(("status", "method"), [(302, "GET"), (303, "GET"), (307, "POST"), (308, "POST")])
-def test_the_status_of_a_redirect_determines_the_method(world: World, status: int, method: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "method"), [(302, "GET"), (303, "GET"), (307, "POST"), (308, "POST")]
+)
+def test_the_status_of_a_redirect_determines_the_method(
+    world: World, status: int, method: str
+) -> None:
     query = {"url": "/anything", "status_code": str(status)}
     seen = world.value("/redirect-to", method="POST", query=query, body={"a": 1})
     assert (seen["method"], seen["json"]) == (method, {"a": 1} if method == "POST" else None)
@@ -384,7 +418,11 @@ def test_credentials_stay_with_their_host_and_other_hosts_get_no_request(world: 
     same = tool.value(url=world.httpbin.url(f"/anything/{tag}"))["headers"]
     assert (same["Authorization"], same["X-Key"]) == ("Bearer [REDACTED]", "[REDACTED]")
     first, second = world.httpbin.find_requests(f"GET /anything/{tag}")
-    assert (first.host, first.authorization, first.key) == (f"localhost:{world.httpbin.port}", "-", "-")
+    assert (first.host, first.authorization, first.key) == (
+        f"localhost:{world.httpbin.port}",
+        "-",
+        "-",
+    )
     assert (second.authorization, second.key) == (f"Bearer {TOKEN}", TOKEN)
     rejected = tool.error(url=f"http://127.0.0.2:{world.httpbin.port}/")
     assert rejected["type"] == "network"
@@ -399,7 +437,11 @@ def test_a_body_is_not_redirected_to_another_host(world: World) -> None:
     query = {"url": elsewhere, "status_code": "307"}
     error = world.error("/redirect-to", method="POST", query=query, body={"a": 1})
     assert "a request body is not sent to another origin" in error["message"]
-    assert not [seen for seen in world.httpbin.find_requests(f"/anything/{tag}") if seen.target.startswith("/anything")]
+    assert not [
+        seen
+        for seen in world.httpbin.find_requests(f"/anything/{tag}")
+        if seen.target.startswith("/anything")
+    ]
 
 
 def test_a_response_over_its_limit_is_rejected_while_reading(world: World) -> None:
@@ -413,7 +455,10 @@ def test_a_response_over_its_limit_is_rejected_while_reading(world: World) -> No
 
 def test_a_slow_response_times_out(world: World) -> None:
     assert world.error("/delay/5", timeoutMs=500)["type"] == "timeout"
-    assert "timed out after 500 ms" in world.error("/drip?duration=5&numbytes=5", timeoutMs=500)["message"]
+    assert (
+        "timed out after 500 ms"
+        in world.error("/drip?duration=5&numbytes=5", timeoutMs=500)["message"]
+    )
     assert world.value("/delay/0", timeoutMs=5_000)["url"] == world.httpbin.url("/delay/0")
 
 
@@ -422,7 +467,9 @@ def test_cookies_are_not_stored(world: World) -> None:
     assert world.value("/cookies") == {"cookies": {}}
     sent = world.tool("/cookies", {"flavour": TEXT}, headers={"Cookie": "flavour=${flavour}"})
     assert sent.value(flavour="oat") == {"cookies": {"flavour": "oat"}}
-    assert "which is not allowed in the header Cookie" in sent.error(flavour="oat; admin=1")["message"]
+    assert (
+        "which is not allowed in the header Cookie" in sent.error(flavour="oat; admin=1")["message"]
+    )
     assert world.value("/cookies") == {"cookies": {}}
 
 
@@ -436,7 +483,7 @@ def test_calls_over_the_rate_limit_are_not_sent(world: World) -> None:
     assert len(world.httpbin.find_requests(f"/anything/{tag}")) == 2
 
 
-# --- files, several requests and full responses ----------------------------------------------------------------------
+# --- files, several requests and full responses ---------------------------------------------------
 
 
 @pytest.mark.parametrize("interface", ["value", "run_code"])
@@ -453,7 +500,10 @@ def test_a_multipart_body_reaches_the_server(world: World, interface: str) -> No
     title = "Grüße\r\n--boundary"
     seen = getattr(tool, interface)(title=title, meta={"k": [1]}, files=files)
     assert seen["form"] == {"title": title, "meta": '{"k":[1]}'}
-    assert seen["files"]["upload"] in ("content of a", ["content of a", "data:application/octet-stream;base64,AP8="])
+    assert seen["files"]["upload"] in (
+        "content of a",
+        ["content of a", "data:application/octet-stream;base64,AP8="],
+    )
     assert seen["headers"]["Content-Type"].startswith("multipart/form-data; boundary=")
     denied = tool.error(title="x", files=["/etc/hostname"])
     assert denied["type"] == "sandbox_denied"
@@ -499,8 +549,14 @@ found"""
 
 
 def test_links_and_headers_of_a_response_are_data_for_code(world: World) -> None:
-    query = {"Link": '</get?page=${page}>; rel="next"', "Set-Cookie": "a=b", "X-RateLimit-Remaining": "9"}
-    tool = world.tool("/response-headers", {"page": {"type": "integer"}}, query=query, response={"full": True})
+    query = {
+        "Link": '</get?page=${page}>; rel="next"',
+        "Set-Cookie": "a=b",
+        "X-RateLimit-Remaining": "9",
+    }
+    tool = world.tool(
+        "/response-headers", {"page": {"type": "integer"}}, query=query, response={"full": True}
+    )
     seen = tool.run_code(page=2)
     assert seen["links"] == {"next": world.httpbin.url("/get?page=2")}
     assert (seen["status"], seen["headers"]["x-ratelimit-remaining"]) == (200, "9")
@@ -528,7 +584,7 @@ def test_steps_are_sent_in_order(world: World) -> None:
     assert [request.method for request in world.httpbin.find_requests(tag)] == ["POST", "PUT"]
 
 
-# --- its OpenAPI document ------------------------------------------------------------------------------------------
+# --- its OpenAPI document -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -549,13 +605,21 @@ def imported_world(world: World) -> World:
     ("call", "select", "expected"),
     [
         ("get_json()", "['slideshow']['title']", "Sample Slide Show"),
-        ("get_anything_anything(anything='a/b c')", "['url'].rpartition('/anything/')[2]", "a/b%20c"),
+        (
+            "get_anything_anything(anything='a/b c')",
+            "['url'].rpartition('/anything/')[2]",
+            "a/b%20c",
+        ),
         ("post_anything()", "['method']", "POST"),
         ("put_put()", "['json']", None),
         ("patch_patch()", "['form']", {}),
         ("delete_delete()", "['args']", {}),
         ("get_redirect_n(n=2)", "['url'].rpartition('/')[2]", "get"),
-        ("get_redirect_to(url='/headers')", "['headers']['User-Agent'].partition('/')[0]", "onetool"),
+        (
+            "get_redirect_to(url='/headers')",
+            "['headers']['User-Agent'].partition('/')[0]",
+            "onetool",
+        ),
         ("get_base64_value(value='SGVsbG8=')", "", "Hello"),
         ("get_bearer()", "", {"authenticated": True, "token": "[REDACTED]"}),
         ("get_etag_etag(etag='x', If_Match='x')", "['headers']['If-Match']", "x"),
@@ -574,13 +638,20 @@ def test_tools_of_the_openapi_document_of_httpbin_work(
 
 
 def test_an_imported_tool_can_be_called_from_the_cli_and_over_rest(imported_world: World) -> None:
-    assert imported_world.run_command("httpbin.get-json", {})["slideshow"]["title"] == "Sample Slide Show"
-    assert imported_world.run_command("httpbin.get-anything-anything", {"anything": "7"})["url"].endswith("/anything/7")
+    assert (
+        imported_world.run_command("httpbin.get-json", {})["slideshow"]["title"]
+        == "Sample Slide Show"
+    )
+    assert imported_world.run_command("httpbin.get-anything-anything", {"anything": "7"})[
+        "url"
+    ].endswith("/anything/7")
     answer = imported_world.rest.send(
         "POST", "/api/tools/httpbin.get-status-codes/call", {"args": {"codes": 418}}
     ).json()
     assert (answer["ok"], answer["error"]["status"]) == (False, 418)
-    failed = run_cli(imported_world.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p")
+    failed = run_cli(
+        imported_world.home, "call", "httpbin.get-basic-auth-user-passwd", "user=u", "passwd=p"
+    )
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "returned 401 Unauthorized" in failed.stderr
 

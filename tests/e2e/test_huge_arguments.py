@@ -40,12 +40,16 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     configure(home, "agents: {default: {permissions: [read]}}")
     with connect(home) as client:
-        client.run("ot.search('disk')\nyaml.parse('a: 1')")  # modules loaded at the first use delay other runs once
+        client.run(
+            "ot.search('disk')\nyaml.parse('a: 1')"
+        )  # modules loaded at the first use delay other runs once
         yield client
 
 
 @pytest.mark.parametrize("case", HUGE)
-def test_a_huge_argument_is_an_error_and_does_not_delay_others(client: Connection, case: str) -> None:
+def test_a_huge_argument_is_an_error_and_does_not_delay_others(
+    client: Connection, case: str
+) -> None:
     code, reason = HUGE[case]
     text = run_attack(client, code)
     assert reason in text, text[:1000]

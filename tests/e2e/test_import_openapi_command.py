@@ -25,22 +25,37 @@ GET_PET = {
     "security": [{"key": []}],
     "responses": {"200": {"description": "ok"}},
 }
-LIST_PETS = {"operationId": "listPets", "parameters": [{"name": "limit", "in": "query", "schema": {"type": "integer"}}]}
+LIST_PETS = {
+    "operationId": "listPets",
+    "parameters": [{"name": "limit", "in": "query", "schema": {"type": "integer"}}],
+}
 KEY = {"key": {"type": "apiKey", "in": "header", "name": "X-Key"}}
 SECRET = "a-key-that-nobody-is-to-see"
 
 
 def petstore(
-    server: str = "https://pets.example.com/v1", version: str = "1.0", more: Mapping[str, Any] | None = None
+    server: str = "https://pets.example.com/v1",
+    version: str = "1.0",
+    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     shown = {"/echo": {"get": LIST_PETS}, "/pets/{id}": {"get": GET_PET}, **(more or {})}
     info = {"title": "Swagger Petstore - OpenAPI 3.0", "version": version}
     known = {"securitySchemes": KEY}
-    return {"openapi": "3.0.3", "info": info, "servers": [{"url": server}], "paths": shown, "components": known}
+    return {
+        "openapi": "3.0.3",
+        "info": info,
+        "servers": [{"url": server}],
+        "paths": shown,
+        "components": known,
+    }
 
 
 def write_document(home: Path, document: Mapping[str, Any], name: str = "petstore.yaml") -> None:
-    text = json.dumps(document) if name.endswith(".json") else yaml.safe_dump(dict(document), sort_keys=False)
+    text = (
+        json.dumps(document)
+        if name.endswith(".json")
+        else yaml.safe_dump(dict(document), sort_keys=False)
+    )
     (home / name).write_text(text, encoding="utf-8")
 
 
@@ -132,7 +147,15 @@ def test_an_imported_tool_uses_its_secret_and_never_shows_it(tmp_path: Path, sit
 @pytest.mark.slow
 def test_authentication_and_headers_can_be_added(tmp_path: Path) -> None:
     write_document(tmp_path, {**petstore(), "components": {}})
-    options = ["--auth", "header:X-Key", "--header", "X-Version: 2", "--header", "X-Id: ${secret:ID}", "--json"]
+    options = [
+        "--auth",
+        "header:X-Key",
+        "--header",
+        "X-Version: 2",
+        "--header",
+        "X-Id: ${secret:ID}",
+        "--json",
+    ]
     report = json.loads(import_successfully(tmp_path, "petstore.yaml", *options))
     assert report["missingSecrets"] == ["PETSTORE_AUTH", "ID"]
     failed = run_cli(tmp_path, "import", "petstore.yaml", "--header", "X-Token: abc")
@@ -148,7 +171,9 @@ def test_authentication_and_headers_can_be_added(tmp_path: Path) -> None:
 def test_a_newer_document_adds_versions_and_the_same_one_changes_nothing(tmp_path: Path) -> None:
     write_document(tmp_path, petstore())
     import_successfully(tmp_path, "petstore.yaml")
-    assert "already imported (2 tools); nothing was changed." in import_successfully(tmp_path, "petstore.yaml")
+    assert "already imported (2 tools); nothing was changed." in import_successfully(
+        tmp_path, "petstore.yaml"
+    )
     write_document(tmp_path, petstore(version="1.1"))
     assert "imported 2 tools of version 1.1" in import_successfully(tmp_path, "petstore.yaml")
     tools = json.loads(import_successfully(tmp_path, "petstore.yaml", "--name", "other", "--json"))
@@ -161,7 +186,10 @@ def test_a_changed_document_with_the_same_version_is_rejected(tmp_path: Path) ->
     write_document(tmp_path, petstore())
     import_successfully(tmp_path, "petstore.yaml")
     write_document(
-        tmp_path, petstore("https://elsewhere.example.com/v1", more={"/new": {"get": {"operationId": "extra"}}})
+        tmp_path,
+        petstore(
+            "https://elsewhere.example.com/v1", more={"/new": {"get": {"operationId": "extra"}}}
+        ),
     )
     message = import_unsuccessfully(tmp_path, "petstore.yaml")
     assert "already has a different list-pets@1.0; a stored version never changes" in message
@@ -172,7 +200,10 @@ def test_a_changed_document_with_the_same_version_is_rejected(tmp_path: Path) ->
 def test_another_api_with_the_same_name_is_rejected(tmp_path: Path) -> None:
     write_document(tmp_path, petstore())
     import_successfully(tmp_path, "petstore.yaml")
-    write_document(tmp_path, {**petstore(version="2"), "paths": {"/fish": {"get": {"operationId": "listFish"}}}})
+    write_document(
+        tmp_path,
+        {**petstore(version="2"), "paths": {"/fish": {"get": {"operationId": "listFish"}}}},
+    )
     assert "already exists, with other tools\nHint: choose another name" in import_unsuccessfully(
         tmp_path, "petstore.yaml"
     )
@@ -189,7 +220,9 @@ def test_a_missing_base_url_is_requested(tmp_path: Path) -> None:
 
 def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     write_document(tmp_path, petstore())
-    assert "would import 2 tools" in import_successfully(tmp_path, "petstore.yaml", "--dry-run", "--write")
+    assert "would import 2 tools" in import_successfully(
+        tmp_path, "petstore.yaml", "--dry-run", "--write"
+    )
     assert not (tmp_path / ".onetool").exists()
 
 
@@ -239,7 +272,9 @@ def test_an_allowed_host_is_not_requested_again(tmp_path: Path) -> None:
 
 
 def test_many_problems_are_listed_as_ten_and_a_count(tmp_path: Path) -> None:
-    broken = {f"/p{n}": {"get": {"parameters": [{"name": f"n{n}", "in": "nowhere"}]}} for n in range(15)}
+    broken = {
+        f"/p{n}": {"get": {"parameters": [{"name": f"n{n}", "in": "nowhere"}]}} for n in range(15)
+    }
     write_document(tmp_path, petstore(more=broken))
     output = import_successfully(tmp_path, "petstore.yaml").splitlines()
     start = output.index("Not imported, or imported with changes:")
@@ -252,16 +287,27 @@ def test_many_problems_are_listed_as_ten_and_a_count(tmp_path: Path) -> None:
     [
         (
             "a.yaml",
-            "openapi: 3.1.0\ninfo: {title: Things}\nservers: [{url: https://x.example}]\npaths: {/a: {get: {}}}\n",
+            (
+                "openapi: 3.1.0\ninfo: {title: Things}\nservers: [{url: https://x.example}]\npaths:"
+                " {/a: {get: {}}}\n"
+            ),
         ),
         ("a.json", "\ufeff" + json.dumps(build_document({}))),
         ("a.conf", json.dumps(build_swagger({}), indent=1)),
-        ("a.txt", "# a comment\nswagger: '2.0'\nhost: x.example\ninfo: {title: Things}\npaths: {/a: {get: {}}}\n"),
+        (
+            "a.txt",
+            (
+                "# a comment\nswagger: '2.0'\nhost: x.example\ninfo: {title: Things}\npaths: {/a:"
+                " {get: {}}}\n"
+            ),
+        ),
     ],
 )
 def test_a_document_is_detected_by_its_content(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content, encoding="utf-8")
-    assert import_successfully(tmp_path, name, "--dry-run").startswith("things: would import 1 tool of version")
+    assert import_successfully(tmp_path, name, "--dry-run").startswith(
+        "things: would import 1 tool of version"
+    )
 
 
 @pytest.mark.parametrize(
@@ -280,7 +326,9 @@ def test_a_document_is_detected_by_its_content(tmp_path: Path, name: str, conten
         (b"", False),
     ],
 )
-def test_documents_are_distinguished_from_files_of_assistants(content: bytes, is_document: bool) -> None:
+def test_documents_are_distinguished_from_files_of_assistants(
+    content: bytes, is_document: bool
+) -> None:
     assert is_bundle(content) is is_document
 
 
@@ -295,7 +343,9 @@ def test_documents_are_distinguished_from_files_of_assistants(content: bytes, is
         ("", "is empty"),
     ],
 )
-def test_an_invalid_document_is_rejected_with_the_reason(tmp_path: Path, content: str, message: str) -> None:
+def test_an_invalid_document_is_rejected_with_the_reason(
+    tmp_path: Path, content: str, message: str
+) -> None:
     (tmp_path / "x.yaml").write_text(content, encoding="utf-8")
     assert message in import_unsuccessfully(tmp_path, "x.yaml")
     assert not (tmp_path / ".onetool").exists()
@@ -312,7 +362,9 @@ def test_an_invalid_document_is_rejected_with_the_reason(tmp_path: Path, content
         (["cursor", "--name", "x"], "not to servers"),
     ],
 )
-def test_an_import_error_names_the_command_to_run(tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_an_import_error_names_the_command_to_run(
+    tmp_path: Path, arguments: list[str], message: str
+) -> None:
     assert message in import_unsuccessfully(tmp_path, *arguments)
 
 
@@ -325,7 +377,9 @@ def test_importing_into_a_project_trusts_it_after_a_question(tmp_path: Path) -> 
     assert "  evil  theirs\n" in refused.stdout
     assert not is_trusted(directory / ".onetool", user, {})
     assert [file.name for file in (directory / ".onetool").iterdir()] == ["onetool.yaml"]
-    done = run_import(tmp_path, "petstore.yaml", "--write", "--project", directory=directory, answer="yes\n")
+    done = run_import(
+        tmp_path, "petstore.yaml", "--write", "--project", directory=directory, answer="yes\n"
+    )
     assert done.returncode == 0, done.stderr
     assert "is now trusted" in done.stdout
     assert is_trusted(directory / ".onetool", user, {})
@@ -367,7 +421,10 @@ def test_hosts_for_all_directories_are_not_added_to_the_list_of_a_project(tmp_pa
     trust(directory / ".onetool", user)
     done = run_import(tmp_path, "petstore.yaml", "--user", "--write", directory=directory)
     assert done.returncode == 0, done.stderr
-    assert read_file(user / "onetool.yaml").data["http"]["allowedHosts"] == ["mine.example.com", "pets.example.com"]
+    assert read_file(user / "onetool.yaml").data["http"]["allowedHosts"] == [
+        "mine.example.com",
+        "pets.example.com",
+    ]
     project = read_file(directory / ".onetool" / "onetool.yaml")
     assert project.data["http"]["allowedHosts"] == ["theirs.example.com"]
 

@@ -1,4 +1,6 @@
-"""The index of many stored tools is built in batches: a process that is killed or that ends leaves its progress."""
+"""The index of many stored tools is built in batches: a process that is killed or that ends leaves
+its progress.
+"""
 
 import json
 import shutil
@@ -24,7 +26,10 @@ from onetool.sources.bundles.store_lock import StoreLock
 pytestmark = pytest.mark.slow
 TOOLS, BATCH = 600, 50
 # Tables that depend on the order of builds: the version, and the internal tables of FTS5.
-OWN_TABLES = "select name from sqlite_master where type = 'table' and name != 'meta' and sql not like '%fts5%'"
+OWN_TABLES = (
+    "select name from sqlite_master where type = 'table' and name != 'meta' and sql not like"
+    " '%fts5%'"
+)
 FTS_TABLES = "select name from sqlite_master where sql like 'create virtual table%fts5%'"
 BUILDER = f"""
 import sys
@@ -41,7 +46,10 @@ def _fill(directory: Path) -> str:
     """Store the tools, without an index, and return the bundle."""
     with open_store(directory) as store:
         bundle = new_bundle(store)
-        tools = [(f"tool-{number}", "1", tool_body(description=f"Word {number % 7}")) for number in range(TOOLS)]
+        tools = [
+            (f"tool-{number}", "1", tool_body(description=f"Word {number % 7}"))
+            for number in range(TOOLS)
+        ]
         store.put_many(bundle, tools)
     shutil.rmtree(directory / ".index")
     return bundle
@@ -79,7 +87,11 @@ def _read_index(directory: Path) -> dict[str, list[object]]:
     with closing(sqlite3.connect(index / (index / "current").read_text())) as database:
         for (table,) in database.execute(FTS_TABLES).fetchall():
             database.execute(f"insert into {table} ({table}, rank) values ('integrity-check', 1)")
-        tables = [name for (name,) in database.execute(OWN_TABLES) if not name.startswith(("words_", "parts_of_"))]
+        tables = [
+            name
+            for (name,) in database.execute(OWN_TABLES)
+            if not name.startswith(("words_", "parts_of_"))
+        ]
         return {
             name: sorted(database.execute(f"select * from {name}").fetchall())
             for name in tables
@@ -111,11 +123,17 @@ def test_files_that_changed_after_a_build_was_interrupted_are_indexed(tmp_path: 
     directory = bundle_directory(tmp_path, _fill(tmp_path))
     _interrupt_build(tmp_path, TOOLS // 2)
     with closing(sqlite3.connect(tmp_path / ".index" / UNFINISHED)) as database:
-        indexed = [name for (name,) in database.execute("select file from tools order by file limit 2")]
+        indexed = [
+            name for (name,) in database.execute("select file from tools order by file limit 2")
+        ]
     changed = json.loads((directory / indexed[0]).read_bytes())
-    (directory / indexed[0]).write_text(json.dumps({**changed, "description": "Something quite different"}))
+    (directory / indexed[0]).write_text(
+        json.dumps({**changed, "description": "Something quite different"})
+    )
     (directory / indexed[1]).unlink()
-    (directory / "bundle.json").write_text((directory / "bundle.json").read_text().replace("tools", "gadgets"))
+    (directory / "bundle.json").write_text(
+        (directory / "bundle.json").read_text().replace("tools", "gadgets")
+    )
     with open_store(tmp_path) as store:
         assert search_slugs(store, "quite different") == [changed["slug"]]
         assert len(list(store.list_tools(size=1).items)) == 1
@@ -143,7 +161,10 @@ def _interrupt_build(directory: Path, tools: int) -> None:
     store = BundleDirectory(directory)
     with _counted_writes() as writes:
         store._closing = _SetLater(writes, tools)
-        with pytest.raises(BundleError, match="closed while its index was being built"), store.writing():
+        with (
+            pytest.raises(BundleError, match="closed while its index was being built"),
+            store.writing(),
+        ):
             pass
     store.close()
 
@@ -176,6 +197,9 @@ def test_commands_end_while_another_process_builds_the_index(tmp_path: Path) -> 
         assert "machine.disk" in listed.stdout
         assert "stored tools are not listed yet: their index is being built" in listed.stderr
         called = run_cli(tmp_path, "call", "weather.today", ONETOOL_EXECUTION__TIMEOUT="4")
-        assert "cannot use the pack 'weather': the index of stored tools is being built" in called.stderr
+        assert (
+            "cannot use the pack 'weather': the index of stored tools is being built"
+            in called.stderr
+        )
         assert called.returncode == 1
     assert "weather.today" in run_cli(tmp_path, "tools", "weather").stdout

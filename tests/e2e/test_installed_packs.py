@@ -12,7 +12,8 @@ import pytest
 from tests.support import configure, environment
 
 FILES = {
-    "pyproject.toml": """
+    "pyproject.toml": (
+        """
         [project]
         name = "Shouting_Tools"
         version = "1.0"
@@ -31,9 +32,11 @@ FILES = {
         build-backend = "hatchling.build"
         [tool.hatch.build.targets.wheel]
         packages = ["shouting"]
-        """,
+        """
+    ),
     "shouting/__init__.py": "import sys\nIS_IN_SERVER = 'onetool.app' in sys.modules",
-    "shouting/sums.py": """
+    "shouting/sums.py": (
+        """
         '''Add numbers.'''
         from . import IS_IN_SERVER
         permissions = ["read"]
@@ -42,9 +45,11 @@ FILES = {
             return left + right
         def is_in_server() -> bool:
             return IS_IN_SERVER
-        """,
+        """
+    ),
     "shouting/voice.py": "def shout(text: str) -> str:\n    return text.upper()",
-    "shouting/named.py": """
+    "shouting/named.py": (
+        """
         from onetool import tool
         @tool("shouts.loud")
         def loud(text: str) -> str:
@@ -65,7 +70,8 @@ FILES = {
                 return ("ok", params["text"].lower() + await context.call("shouts.loud", "!"))
         class Half:
             name = "shouts.half"
-        """,
+        """
+    ),
     "shouting/broken.py": "import package_that_is_missing\ndef tool(): ...",
 }
 # OneTool and its dependencies, in an environment that has its own packages.
@@ -81,8 +87,13 @@ def python(tmp_path_factory: pytest.TempPathFactory, needs: Callable[[str], str]
         (folder / "package" / name).write_text(dedent(text), encoding="utf-8")
     interpreter = str(folder / "env" / "bin" / "python")
     target = ["--python", interpreter, "--no-deps", str(folder / "package")]
-    for command in (["venv", "-q", "--python", sys.executable, str(folder / "env")], ["pip", "install", "-q", *target]):
-        done = subprocess.run([uv, *command], capture_output=True, text=True, check=False, timeout=300)
+    for command in (
+        ["venv", "-q", "--python", sys.executable, str(folder / "env")],
+        ["pip", "install", "-q", *target],
+    ):
+        done = subprocess.run(
+            [uv, *command], capture_output=True, text=True, check=False, timeout=300
+        )
         assert done.returncode == 0, done.stderr
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
     linked = next(path for path in sys.path if path.endswith("site-packages"))
@@ -90,7 +101,9 @@ def python(tmp_path_factory: pytest.TempPathFactory, needs: Callable[[str], str]
     return interpreter
 
 
-def command(python: str, home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def command(
+    python: str, home: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
     code = "import sys; from onetool.cli.main import main; sys.exit(main())"
     return subprocess.run(
         [python, "-c", code, *arguments],
@@ -107,8 +120,8 @@ def command(python: str, home: Path, *arguments: str, **variables: str) -> subpr
 @pytest.mark.spec("toolbus.register.entry-points")
 def test_an_installed_package_brings_packs_that_a_worker_loads(python: str, tmp_path: Path) -> None:
     code = (
-        "packs = {each['name']: each['source'] for each in ot.packs()}\n"
-        "[sums.add(2, right=3), voice.shout('a'), shouts.loud('b'), shouts.soft('C'), sums.is_in_server(), packs]"
+        "packs = {each['name']: each['source'] for each in ot.packs()}\n[sums.add(2, right=3),"
+        " voice.shout('a'), shouts.loud('b'), shouts.soft('C'), sums.is_in_server(), packs]"
     )
     done = command(python, tmp_path, "run", "--json", code)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -141,18 +154,26 @@ def test_the_doctor_names_the_package(python: str, tmp_path: Path) -> None:
     assert "extension pack sums of the package Shouting_Tools starts" in text
     assert "'fs' conflicts with a built-in pack" in text
     assert "install package_that_is_missing in the environment of OneTool" in text
-    assert "cannot use the pack gone of the package Shouting_Tools (shouting.nowhere): module" in text
+    assert (
+        "cannot use the pack gone of the package Shouting_Tools (shouting.nowhere): module" in text
+    )
     assert "the class 'Half' needs call(params, context), name and permissions" in text
 
 
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.register.entry-points")
-def test_a_package_can_be_disabled_and_must_belong_to_the_environment(python: str, tmp_path: Path) -> None:
+def test_a_package_can_be_disabled_and_must_belong_to_the_environment(
+    python: str, tmp_path: Path
+) -> None:
     configure(tmp_path, "disabled_packages: [shouting-tools]")
     planted = tmp_path / "planted-1.0.dist-info"  # in the current directory, and on the path
     planted.mkdir()
-    (planted / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n", encoding="utf-8")
-    (planted / "entry_points.txt").write_text("[onetool.packs]\nplanted = planted\n", encoding="utf-8")
+    (planted / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n", encoding="utf-8"
+    )
+    (planted / "entry_points.txt").write_text(
+        "[onetool.packs]\nplanted = planted\n", encoding="utf-8"
+    )
     (tmp_path / "planted.py").write_text("def run(): return 1", encoding="utf-8")
     done = command(python, tmp_path, "run", "ot.packs(info='list')", PYTHONPATH=str(tmp_path))
     assert "machine" in done.stdout, done.stderr

@@ -1,4 +1,6 @@
-"""Invisible characters: rejected or replaced in names, redacted in sanitized results, escaped on a terminal."""
+"""Invisible characters: rejected or replaced in names, redacted in sanitized results, escaped on a
+terminal.
+"""
 
 import json
 import os
@@ -34,7 +36,9 @@ def find_invisible(text: str) -> list[str]:
 def run_in_terminal(home: Path, *arguments: str) -> str:
     ours, theirs = pty.openpty()
     command, env = [PROGRAM, *arguments], {**environment(home), "TERM": "xterm"}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, cwd=home) as process:
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, cwd=home
+    ) as process:
         os.close(theirs)
         output = b""
         try:
@@ -48,7 +52,9 @@ def run_in_terminal(home: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_settings_with_an_invisible_character_in_a_name_are_rejected(tmp_path: Path, section: str) -> None:
+def test_settings_with_an_invisible_character_in_a_name_are_rejected(
+    tmp_path: Path, section: str
+) -> None:
     configure(tmp_path, yaml.safe_dump(SECTIONS[section]("a\u200bb")))
     done = run_cli(tmp_path, "run", "1 + 1")
     assert done.returncode == 1
@@ -57,8 +63,14 @@ def test_settings_with_an_invisible_character_in_a_name_are_rejected(tmp_path: P
 
 
 def test_invisible_characters_of_upstream_tools_are_escaped(tmp_path: Path) -> None:
-    schema = {"type": "object", "properties": {"text": {"type": "string", "description": f"words{ALL}"}}}
-    offered = [{"name": f"a{each}b", "description": f"A{ALL} tool", "inputSchema": schema} for each in "\u200b"]
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string", "description": f"words{ALL}"}},
+    }
+    offered = [
+        {"name": f"a{each}b", "description": f"A{ALL} tool", "inputSchema": schema}
+        for each in "\u200b"
+    ]
     (tmp_path / "tools.json").write_text(json.dumps(offered), encoding="utf-8")
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("scripted", tmp_path)}}))
     with connect(tmp_path) as client:
@@ -90,7 +102,9 @@ def _remove_styles(output: str) -> str:
 
 
 def test_a_terminal_gets_no_escape_sequences_from_results(tmp_path: Path) -> None:
-    output = run_in_terminal(tmp_path, "run", "'\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J \\u202eabc'")
+    output = run_in_terminal(
+        tmp_path, "run", "'\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J \\u202eabc'"
+    )
     assert "\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07 \\x9b2J \\u202eabc" in output
     assert "\x1b[31m" not in output
 
@@ -99,11 +113,16 @@ def test_rest_rejects_invisible_characters_in_names_and_errors(tmp_path: Path) -
     with serve_app(tmp_path) as served:
         client = served.rest.client
         for character in INVISIBLE_CHARACTERS.values():
-            for names in ({"slug": f"a{character}b"}, {"slug": "ab", "displayName": f"a{character}b"}):
+            for names in (
+                {"slug": f"a{character}b"},
+                {"slug": "ab", "displayName": f"a{character}b"},
+            ):
                 body = {"displayName": "ab", "isEnabled": True, **names}
                 answer = client.put(f"/tools/bundles/{new_id()}", json=body)
                 assert get_error_code(answer) == (400, "invalid"), (ascii(character), answer.text)
                 assert character not in answer.json()["error"]["message"]
-        answer = client.post("/api/run", json={"command": f"ot.help(query={ALL!a}); open({'a' + ALL[:20]!a})"})
+        answer = client.post(
+            "/api/run", json={"command": f"ot.help(query={ALL!a}); open({'a' + ALL[:20]!a})"}
+        )
         assert answer.json()["isError"]
         assert not find_invisible(json.dumps(answer.json()["blocks"], ensure_ascii=False))

@@ -1,4 +1,6 @@
-"""JWTs of an issuer, over HTTP: attacks, agents and scopes, keys that change, and an issuer that cannot be reached."""
+"""JWTs of an issuer, over HTTP: attacks, agents and scopes, keys that change, and an issuer that
+cannot be reached.
+"""
 
 import base64
 import json
@@ -21,7 +23,12 @@ from onetool.server.http import issuers
 from onetool.server.http.jwt_verifier import MAX_JWT_CHARS
 from onetool.util.logging import Log
 
-AGENTS: Final = {"default": {}, "engineer": {"permissions": ["read", "network"]}, "lead": {}, "guest": {}}
+AGENTS: Final = {
+    "default": {},
+    "engineer": {"permissions": ["read", "network"]},
+    "lead": {},
+    "guest": {},
+}
 CANARY: Final = "canary-5e1f9c"
 
 
@@ -54,7 +61,9 @@ def make_entry(issuer: JwtIssuer, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory, issuer: JwtIssuer, other: JwtIssuer) -> Iterator[ServedApp]:
+def served(
+    tmp_path_factory: pytest.TempPathFactory, issuer: JwtIssuer, other: JwtIssuer
+) -> Iterator[ServedApp]:
     settings = make_settings(make_entry(issuer), make_entry(other, audience="another"))
     with serve_app(tmp_path_factory.mktemp("served"), settings, [_order]) as app:
         yield app
@@ -71,7 +80,7 @@ def get_caller(app: ServedApp, token: str) -> tuple[str, str, str]:
     return body["agent"], body["scope"], body["actor"]
 
 
-# --- attacks -------------------------------------------------------------------------------------------------------
+# --- attacks --------------------------------------------------------------------------------------
 
 
 def swap_claims(token: str, **changes: Any) -> str:
@@ -91,7 +100,9 @@ def make_jwk_headers(issuer: JwtIssuer) -> str:
     """Return a JWT that brings its own key, in every header that names one."""
     issuer.site.pages["/evil"] = page(json.dumps({"keys": FOREIGN.jwks()}).encode())
     url = issuer.site.url("/evil")
-    return FOREIGN.sign({"jwk": FOREIGN.jwks()[0], "jku": url, "x5u": url, "x5c": ["MIIB"]}, iss=issuer.url)
+    return FOREIGN.sign(
+        {"jwk": FOREIGN.jwks()[0], "jku": url, "x5u": url, "x5c": ["MIIB"]}, iss=issuer.url
+    )
 
 
 def unsigned(issuer: JwtIssuer, algorithm: str) -> str:
@@ -181,13 +192,19 @@ ATTACKS: Final[dict[str, tuple[str, Attack]]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_is_rejected(served: ServedApp, issuer: JwtIssuer, other: JwtIssuer, name: str) -> None:
+def test_an_attack_is_rejected(
+    served: ServedApp, issuer: JwtIssuer, other: JwtIssuer, name: str
+) -> None:
     reason, attack = ATTACKS[name]
     issuer.site.requests.clear()
     token = attack(issuer, other)
     answer = send(served, token)
     error = answer.json()["error"]
-    assert (answer.status_code, error["code"], error["details"]) == (401, "unauthorized", {"reason": reason})
+    assert (answer.status_code, error["code"], error["details"]) == (
+        401,
+        "unauthorized",
+        {"reason": reason},
+    )
     assert error["message"].startswith("invalid token: ")
     assert answer.headers["www-authenticate"].startswith("Bearer resource_metadata=")
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
@@ -198,7 +215,9 @@ def test_an_attack_is_rejected(served: ServedApp, issuer: JwtIssuer, other: JwtI
 
 def test_two_authorization_headers_are_rejected(served: ServedApp, issuer: JwtIssuer) -> None:
     field = f"Authorization: Bearer {issuer.sign()}\r\n"
-    lines = f"GET /api/session HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}{field}\r\n"
+    lines = (
+        f"GET /api/session HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{field}{field}\r\n"
+    )
     status, headers, body = raw(served.rest.port, lines.encode())
     assert status == 401
     assert b"invalid Authorization header" in body
@@ -209,28 +228,53 @@ def test_unknown_keys_are_fetched_at_most_once_a_minute(tmp_path: Path, issuer: 
     with serve_app(tmp_path, make_settings(make_entry(issuer))) as app:
         assert send(app, issuer.sign()).status_code == 200
         issuer.site.requests.clear()
-        statuses = {send(app, sign_elsewhere(issuer, kid=f"k{number}")).status_code for number in range(50)}
+        statuses = {
+            send(app, sign_elsewhere(issuer, kid=f"k{number}")).status_code for number in range(50)
+        }
         assert statuses == {401}
-        assert [request.path for request in issuer.site.requests] == [], "keys were fetched a moment ago"
+        assert [request.path for request in issuer.site.requests] == [], (
+            "keys were fetched a moment ago"
+        )
         assert send(app, issuer.sign()).status_code == 200
 
 
-# --- agents and scopes ---------------------------------------------------------------------------------------------
+# --- agents and scopes ----------------------------------------------------------------------------
 
 
 def test_claims_select_the_agent_by_the_table(tmp_path: Path, issuer: JwtIssuer) -> None:
     place = issuer.url.removeprefix("http://")
-    nested = make_entry(issuer, audience="nested", agent_claim="realm.roles", agents={"x": "lead"}, scope="admin")
-    email = make_entry(issuer, audience="email", agent_claim="email", agents={"a@example.com": "lead"})
+    nested = make_entry(
+        issuer, audience="nested", agent_claim="realm.roles", agents={"x": "lead"}, scope="admin"
+    )
+    email = make_entry(
+        issuer, audience="email", agent_claim="email", agents={"a@example.com": "lead"}
+    )
     leads = make_entry(issuer, agents={"leads": "lead"}, scope="approve")
-    everybody = make_entry(issuer, agent_claim="sub", agents={"bot": "engineer"}, default_agent="guest")
+    everybody = make_entry(
+        issuer, agent_claim="sub", agents={"bot": "engineer"}, default_agent="guest"
+    )
     with serve_app(tmp_path, make_settings(leads, everybody, nested, email)) as app:
         alice = f"subject alice ({place})"
         assert get_caller(app, issuer.sign(groups=["x", "leads"])) == ("lead", "approve", alice)
-        assert get_caller(app, issuer.sign(sub="bot")) == ("engineer", "use", f"subject bot ({place})")
-        assert get_caller(app, issuer.sign(groups={"leads": 1}, algorithm="ES256")) == ("guest", "use", alice)
-        assert get_caller(app, issuer.sign(aud=["x", "nested"], realm={"roles": ["x"]})) == ("lead", "admin", alice)
-        assert get_caller(app, issuer.sign(aud="email", email="a@example.com", email_verified=True))[0] == "lead"
+        assert get_caller(app, issuer.sign(sub="bot")) == (
+            "engineer",
+            "use",
+            f"subject bot ({place})",
+        )
+        assert get_caller(app, issuer.sign(groups={"leads": 1}, algorithm="ES256")) == (
+            "guest",
+            "use",
+            alice,
+        )
+        assert get_caller(app, issuer.sign(aud=["x", "nested"], realm={"roles": ["x"]})) == (
+            "lead",
+            "admin",
+            alice,
+        )
+        assert (
+            get_caller(app, issuer.sign(aud="email", email="a@example.com", email_verified=True))[0]
+            == "lead"
+        )
         hostile = get_caller(app, issuer.sign(sub="a\n\u202eb" + "x" * 300))[2]
         assert "\n" not in hostile
         assert "\u202e" not in hostile
@@ -241,9 +285,14 @@ def test_claims_select_the_agent_by_the_table(tmp_path: Path, issuer: JwtIssuer)
             issuer.sign(aud="email", email="a@example.com"),
         ):
             answer = send(app, token)
-            assert (answer.status_code, answer.json()["error"]["details"]) == (403, {"reason": "no_agent"})
+            assert (answer.status_code, answer.json()["error"]["details"]) == (
+                403,
+                {"reason": "no_agent"},
+            )
             assert "alice" not in answer.text
-        run = app.rest.client.post("/api/run", json={"command": "1"}, headers=bearer(issuer.sign(groups=["leads"])))
+        run = app.rest.client.post(
+            "/api/run", json={"command": "1"}, headers=bearer(issuer.sign(groups=["leads"]))
+        )
         assert run.status_code == 403, "the scope approve calls no tools"
 
 
@@ -294,8 +343,13 @@ def test_the_subject_is_in_runs_audit_and_log(tmp_path: Path, issuer: JwtIssuer)
         actor = f"subject carol ({issuer.url.removeprefix('http://')})"
         (run,) = send(app, token, "/api/runs").json()["runs"]
         assert (run["actor"], run["agent"]) == (actor, "engineer")
-        assert send(app, issuer.sign(sub="dave"), f"/api/runs/{run['id']}").status_code == 404, "of another person"
-    audit = [json.loads(line) for line in (tmp_path / "logs" / "audit.jsonl").read_text("utf-8").splitlines()]
+        assert send(app, issuer.sign(sub="dave"), f"/api/runs/{run['id']}").status_code == 404, (
+            "of another person"
+        )
+    audit = [
+        json.loads(line)
+        for line in (tmp_path / "logs" / "audit.jsonl").read_text("utf-8").splitlines()
+    ]
     assert [line["actor"] for line in audit if line["name"] == "call"] == [actor]
     log.close()
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text("utf-8").splitlines()]
@@ -309,7 +363,7 @@ def test_the_subject_is_in_runs_audit_and_log(tmp_path: Path, issuer: JwtIssuer)
             assert CANARY.encode() not in content
 
 
-# --- keys and issuers ----------------------------------------------------------------------------------------------
+# --- keys and issuers -----------------------------------------------------------------------------
 
 
 def test_new_keys_are_found_and_old_ones_expire(
@@ -321,7 +375,9 @@ def test_new_keys_are_found_and_old_ones_expire(
         old, (new, _) = issuer.jwks(), fresh.jwks()
         issuer.publish(*old, {**new, "kid": "next"})
         token = fresh.sign({"kid": "next"})
-        assert send(app, token).json()["error"]["details"] == {"reason": "key"}, "fetched less than a minute ago"
+        assert send(app, token).json()["error"]["details"] == {"reason": "key"}, (
+            "fetched less than a minute ago"
+        )
         monkeypatch.setattr(issuers, "UNKNOWN_KEY_SECONDS", 0.0)
         assert send(app, token).status_code == 200
         issuer.publish({**new, "kid": "next"})
@@ -331,10 +387,15 @@ def test_new_keys_are_found_and_old_ones_expire(
     issuer.publish()
 
 
-@pytest.mark.parametrize("way", ["status", "garbage", "redirect", "other issuer", "metadata service", "plain http"])
+@pytest.mark.parametrize(
+    "way", ["status", "garbage", "redirect", "other issuer", "metadata service", "plain http"]
+)
 def test_an_issuer_that_cannot_be_used_rejects_everybody(tmp_path: Path, way: str) -> None:
     with serve_issuer() as issuer:
-        hostile = {"metadata service": "http://169.254.169.254/keys", "plain http": "http://example.com/keys"}
+        hostile = {
+            "metadata service": "http://169.254.169.254/keys",
+            "plain http": "http://example.com/keys",
+        }
         if way in hostile:
             issuer.publish(jwks_uri=hostile[way])
         else:
@@ -343,23 +404,36 @@ def test_an_issuer_that_cannot_be_used_rejects_everybody(tmp_path: Path, way: st
                 "status": page(b"{}", status=500),
                 "garbage": page(b"[" * 100_000),
                 "redirect": page(b"", location, status=302),
-                "other issuer": page(json.dumps({"issuer": "https://x.example", "jwks_uri": location[1]}).encode()),
+                "other issuer": page(
+                    json.dumps({"issuer": "https://x.example", "jwks_uri": location[1]}).encode()
+                ),
             }
             issuer.site.pages[DISCOVERY] = pages[way]
         with serve_app(tmp_path, make_settings(make_entry(issuer))) as app:
             for _ in range(3):
                 answer = send(app, issuer.sign())
-                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "issuer_unavailable")
+                assert (answer.status_code, answer.json()["error"]["code"]) == (
+                    503,
+                    "issuer_unavailable",
+                )
                 assert answer.headers["retry-after"] == "5"
             assert len(issuer.site.requests) == 1, "a failure is remembered for a moment"
-            assert app.rest.client.get("/api/session").status_code == 200, "the owner needs no issuer"
+            assert app.rest.client.get("/api/session").status_code == 200, (
+                "the owner needs no issuer"
+            )
 
 
 def test_weak_and_secret_keys_of_an_issuer_are_ignored(tmp_path: Path) -> None:
     with serve_issuer() as issuer:
         issuer.rsa_key = rsa.generate_private_key(65537, 1024)
         weak, strong = issuer.jwks()
-        issuer.publish(weak, strong, {"kty": "oct", "k": encode("secret" * 8), "kid": "oct"}, {"kty": "RSA"}, {})
+        issuer.publish(
+            weak,
+            strong,
+            {"kty": "oct", "k": encode("secret" * 8), "kid": "oct"},
+            {"kty": "RSA"},
+            {},
+        )
         with serve_app(tmp_path, make_settings(make_entry(issuer))) as app:
             assert send(app, issuer.sign(algorithm="ES256")).status_code == 200
             token = issuer.sign_parts(header(), json.dumps(issuer.claims()))

@@ -10,7 +10,14 @@ from urllib.parse import quote, unquote
 import pytest
 import yaml
 from mcp import Client, MCPError
-from mcp_types import INVALID_PARAMS, GetPromptResult, Prompt, Resource, TextContent, TextResourceContents
+from mcp_types import (
+    INVALID_PARAMS,
+    GetPromptResult,
+    Prompt,
+    Resource,
+    TextContent,
+    TextResourceContents,
+)
 from tests.support import App, Connection, configure, connect, get_texts, open_app
 
 from onetool.core.tool import tool
@@ -85,14 +92,16 @@ def connect_in_process(app: App, mode: str) -> Iterator[Connection]:
 
 
 @pytest.fixture(scope="module", params=ERAS)
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     configure(home, yaml.safe_dump({"snippets": SNIPPETS}, sort_keys=False))
     with connect(home, request.param) as client:
         yield client
 
 
-# --- resources -------------------------------------------------------------------------------------------------------
+# --- resources ------------------------------------------------------------------------------------
 
 
 def test_the_server_declares_resources_and_prompts(client: Connection) -> None:
@@ -150,7 +159,9 @@ def test_an_unknown_resource_is_an_error_that_names_the_list(client: Connection,
 
 
 def test_a_misspelled_tool_gets_the_nearest_uri(client: Connection) -> None:
-    assert "Did you mean ot://tool/machine.disk?" in expect_error(client, "read_resource", "ot://tool/machine.dsk")
+    assert "Did you mean ot://tool/machine.disk?" in expect_error(
+        client, "read_resource", "ot://tool/machine.dsk"
+    )
 
 
 @pytest.mark.parametrize("kind", ["resources", "prompts"])
@@ -178,10 +189,14 @@ def make_tools(names: list[str]) -> Iterator[Any]:
 @pytest.mark.parametrize("mode", ERAS)
 def test_tools_with_special_characters_can_be_read_by_their_uri(mode: str) -> None:
     with open_app(tools=make_tools(ODD_NAMES)) as app, connect_in_process(app, mode) as client:
-        listed: dict[str, Resource] = {resource.name: resource for resource in list_all(client, "resources")}
+        listed: dict[str, Resource] = {
+            resource.name: resource for resource in list_all(client, "resources")
+        }
         for name in ODD_NAMES:
             assert unquote(listed[name].uri) == f"ot://tool/{name}"
-            assert listed[name].uri == f"ot://tool/{quote(name, safe='')}"  # the same as the expanded template
+            assert (
+                listed[name].uri == f"ot://tool/{quote(name, safe='')}"
+            )  # the same as the expanded template
             assert read_text(client, listed[name].uri).startswith(f"# {name}\n")
 
 
@@ -209,7 +224,7 @@ def test_added_and_removed_tools_are_reflected(mode: str) -> None:
         assert "no resource" in expect_error(client, "read_resource", "ot://tool/late.tool")
 
 
-# --- prompts ---------------------------------------------------------------------------------------------------------
+# --- prompts --------------------------------------------------------------------------------------
 
 
 def test_every_snippet_has_a_prompt(client: Connection) -> None:
@@ -232,7 +247,11 @@ def test_a_prompt_contains_the_expanded_snippet(client: Connection) -> None:
 
 def test_a_value_of_a_prompt_never_becomes_code(client: Connection) -> None:
     hostile = "' + str(1 / 0) + '"
-    code = get_prompt_text(client, "greet", {"who": hostile}).partition("```python\n")[2].partition("\n```")[0]
+    code = (
+        get_prompt_text(client, "greet", {"who": hostile})
+        .partition("```python\n")[2]
+        .partition("\n```")[0]
+    )
     assert get_texts(client.run(code)) == [f"Hello {hostile}"]
 
 
@@ -244,7 +263,9 @@ def test_the_code_fence_of_a_prompt_is_longer_than_fences_inside(client: Connect
 
 
 def test_a_prompt_name_may_start_with_a_dollar_sign(client: Connection) -> None:
-    assert get_prompt_text(client, "$greet", {"who": "you"}) == get_prompt_text(client, "greet", {"who": "you"})
+    assert get_prompt_text(client, "$greet", {"who": "you"}) == get_prompt_text(
+        client, "greet", {"who": "you"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,7 +275,11 @@ def test_a_prompt_name_may_start_with_a_dollar_sign(client: Connection) -> None:
         ("", None, "unknown snippet $"),
         ("greet", None, "$greet requires who. Call it as: $greet who=… [loud=False]"),
         ("greet", {"loud": "true"}, "$greet requires who"),
-        ("greet", {"who": "me", "volume": "11"}, "$greet has no parameter 'volume'. Call it as: $greet who=…"),
+        (
+            "greet",
+            {"who": "me", "volume": "11"},
+            "$greet has no parameter 'volume'. Call it as: $greet who=…",
+        ),
         ("torn", None, "cannot render the body of $torn: line 1"),
     ],
 )
@@ -272,7 +297,7 @@ def test_prompts_are_paginated(mode: str) -> None:
         assert [prompt.name for prompt in list_all(client, "prompts")] == sorted(snippets)
 
 
-# --- change ----------------------------------------------------------------------------------------------------------
+# --- change ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -293,7 +318,9 @@ def test_resources_and_prompts_follow_a_successful_reload(tmp_path: Path, mode: 
 def test_without_snippets_there_are_no_prompts(tmp_path: Path) -> None:
     with connect(tmp_path) as client:
         assert list_all(client, "prompts") == []
-        assert "unknown snippet $greet. Snippets: none." in expect_error(client, "get_prompt", "greet")
+        assert "unknown snippet $greet. Snippets: none." in expect_error(
+            client, "get_prompt", "greet"
+        )
 
 
 def test_with_an_invalid_configuration_there_are_no_prompts(tmp_path: Path) -> None:

@@ -24,7 +24,11 @@ class Relay:
     """A proxy to the server whose connections can be closed."""
 
     def __init__(self, port: int) -> None:
-        self._port, self._ends, self._threads = port, list[socket.socket](), list[threading.Thread]()
+        self._port, self._ends, self._threads = (
+            port,
+            list[socket.socket](),
+            list[threading.Thread](),
+        )
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self.cuts = 0
@@ -83,7 +87,9 @@ def relay(server: Published) -> Iterator[Relay]:
 
 def test_a_client_resumes_after_a_broken_connection(server: Published, relay: Relay) -> None:
     def cut_during_the_run() -> None:
-        assert eventually(lambda: httpx2.get(f"{server.url}/api/runs", trust_env=False).json()["runs"])
+        assert eventually(
+            lambda: httpx2.get(f"{server.url}/api/runs", trust_env=False).json()["runs"]
+        )
         relay.cut()
 
     with dataclasses.replace(server, url=relay.url).client("legacy") as client:
@@ -96,7 +102,7 @@ def test_a_client_resumes_after_a_broken_connection(server: Published, relay: Re
     assert relay.cuts == 1
 
 
-# --- on the wire ---------------------------------------------------------------------------------------------------
+# --- on the wire ----------------------------------------------------------------------------------
 
 
 def parse_events(text: str) -> list[tuple[str, str]]:
@@ -104,7 +110,9 @@ def parse_events(text: str) -> list[tuple[str, str]]:
     return re.findall(r"^id: (\S+)\r?\n(?:event: \S+\r?\n)?data: ?(.*?)\r?$", text, re.MULTILINE)
 
 
-def call_run(server: Published, headers: dict[str, str], word: str = "secret") -> list[tuple[str, str]]:
+def call_run(
+    server: Published, headers: dict[str, str], word: str = "secret"
+) -> list[tuple[str, str]]:
     params = {"name": "run", "arguments": {"command": f"'{word}'.upper()"}}
     body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params}
     return parse_events(server.post(body, headers).text)
@@ -116,7 +124,9 @@ def resume(server: Published, headers: dict[str, str], number: str) -> str:
     seen = ""
     with (
         contextlib.suppress(httpx2.ReadTimeout),
-        httpx2.stream("GET", f"{server.url}/mcp", headers=resume_headers, timeout=1, trust_env=False) as stream,
+        httpx2.stream(
+            "GET", f"{server.url}/mcp", headers=resume_headers, timeout=1, trust_env=False
+        ) as stream,
     ):
         assert stream.status_code == 200, stream.read()
         for part in stream.iter_text():
@@ -126,7 +136,11 @@ def resume(server: Published, headers: dict[str, str], number: str) -> str:
 
 def open_session_headers(server: Published, agent: str) -> dict[str, str]:
     number = open_session(server, **build_auth_header(agent))
-    return {**build_auth_header(agent), "mcp-session-id": number, "mcp-protocol-version": "2025-11-25"}
+    return {
+        **build_auth_header(agent),
+        "mcp-session-id": number,
+        "mcp-protocol-version": "2025-11-25",
+    }
 
 
 def test_messages_are_replayed_to_their_session(server: Published) -> None:
@@ -141,7 +155,7 @@ def test_messages_are_replayed_to_their_session(server: Published) -> None:
 def test_messages_are_not_replayed_to_other_sessions(server: Published, agent: str) -> None:
     (first, _), (last, _) = call_run(server, open_session_headers(server, "ada"))
     other = open_session_headers(server, agent)
-    ((own, _), _) = call_run(server, other, "own")
+    (own, _), _ = call_run(server, other, "own")
     for number in (first, last, "0", "99999", "9" * 5000, "-1", "x"):
         assert resume(server, other, number) == ""
     found = resume(server, other, own)
@@ -151,15 +165,22 @@ def test_messages_are_not_replayed_to_other_sessions(server: Published, agent: s
 
 def test_sessions_of_other_agents_are_not_found(server: Published) -> None:
     ada = open_session_headers(server, "ada")
-    ((first, _), _) = call_run(server, ada)
-    resume_headers = {**ada, **build_auth_header("bob"), "accept": "text/event-stream", "last-event-id": first}
+    (first, _), _ = call_run(server, ada)
+    resume_headers = {
+        **ada,
+        **build_auth_header("bob"),
+        "accept": "text/event-stream",
+        "last-event-id": first,
+    }
     assert (
-        httpx2.get(f"{server.url}/mcp", headers=resume_headers, timeout=TIMEOUT_SECONDS, trust_env=False).status_code
+        httpx2.get(
+            f"{server.url}/mcp", headers=resume_headers, timeout=TIMEOUT_SECONDS, trust_env=False
+        ).status_code
         == 404
     )
 
 
-# --- limits of the replay buffer -----------------------------------------------------------------------------------
+# --- limits of the replay buffer ------------------------------------------------------------------
 
 
 def make_notification(word: str) -> JSONRPCNotification:

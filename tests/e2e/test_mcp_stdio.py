@@ -34,11 +34,15 @@ from onetool.util.version import __version__
 MANY_MESSAGES = 30  # a second
 
 # Writes its process id to the scratch directory, then runs forever.
-ENDLESS = "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\nwhile True:\n    time.sleep(1)"
+ENDLESS = (
+    "import os, time\nopen('pid', 'w').write(f'{os.getpid()}.')\nwhile True:\n    time.sleep(1)"
+)
 
 
 @pytest.fixture(scope="module", params=["auto", "legacy"])
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Connection]:
     with connect(tmp_path_factory.mktemp("home"), request.param) as client:
         yield client
 
@@ -54,21 +58,26 @@ def find_endless_run(home: Path) -> int:
     notes: list[str] = []
 
     def has_note() -> bool:
-        notes[:] = [note.read_text("ascii") for note in scratch_directory(home).glob("onetool-*/*/pid")]
+        notes[:] = [
+            note.read_text("ascii") for note in scratch_directory(home).glob("onetool-*/*/pid")
+        ]
         return bool(notes) and notes[0].endswith(".")
 
     assert eventually(has_note)
     return int(notes[0].rstrip("."))
 
 
-# --- server information ------------------------------------------------------------------------------------
+# --- server information ---------------------------------------------------------------------------
 
 
 def test_the_server_speaks_the_protocol_of_its_client(client: Connection) -> None:
     eras = {"auto": MODERN_PROTOCOL_VERSIONS, "legacy": HANDSHAKE_PROTOCOL_VERSIONS}
     assert client.client.protocol_version in eras[client.client.mode]
     assert client.client.server_info is not None
-    assert (client.client.server_info.name, client.client.server_info.version) == ("onetool", __version__)
+    assert (client.client.server_info.name, client.client.server_info.version) == (
+        "onetool",
+        __version__,
+    )
 
 
 def test_there_is_exactly_one_tool(client: Connection) -> None:
@@ -87,7 +96,7 @@ def test_description_and_instructions_are_short_and_sufficient(client: Connectio
         assert command in text
 
 
-# --- results of runs ---------------------------------------------------------------------------------------
+# --- results of runs ------------------------------------------------------------------------------
 
 
 def test_a_result_is_the_value_as_text(client: Connection) -> None:
@@ -98,7 +107,10 @@ def test_a_result_is_the_value_as_text(client: Connection) -> None:
 
 
 def test_printed_text_is_the_first_block(client: Connection) -> None:
-    assert get_texts(client.run("print('one')\nprint('two')\n{'n': 3}")) == ["one\ntwo\n", '{"n":3}']
+    assert get_texts(client.run("print('one')\nprint('two')\n{'n': 3}")) == [
+        "one\ntwo\n",
+        '{"n":3}',
+    ]
     assert get_texts(client.run("print('alone')")) == ["alone\n"]
 
 
@@ -133,7 +145,7 @@ def test_an_invalid_call_is_a_clear_error(
     assert expected in get_texts(result)[0]
 
 
-# --- long runs ---------------------------------------------------------------------------------------------
+# --- long runs ------------------------------------------------------------------------------------
 
 
 def test_a_long_run_reports_its_progress(client: Connection) -> None:
@@ -144,7 +156,9 @@ def test_a_long_run_reports_its_progress(client: Connection) -> None:
 
     async def run() -> list[str]:
         code = "import time\not.version()\ntime.sleep(2.4)\n'done'"
-        return get_texts(await client.client.call_tool("run", {"command": code}, progress_callback=report))
+        return get_texts(
+            await client.client.call_tool("run", {"command": code}, progress_callback=report)
+        )
 
     assert client.portal.call(run) == ["done"]
     assert [round(progress) for progress, _ in reports[:2]] == [1, 2]
@@ -160,13 +174,18 @@ def test_output_of_a_run_is_sent_as_progress(client: Connection) -> None:
             reports.append((time.time(), message or ""))
 
     async def run() -> list[str]:
-        return get_texts(await client.client.call_tool("run", {"command": THREE_LINES}, progress_callback=report))
+        return get_texts(
+            await client.client.call_tool("run", {"command": THREE_LINES}, progress_callback=report)
+        )
 
     printed, value = client.portal.call(run)
     times = list(map(float, printed.split()))
     assert value == "done"
     assert "".join(message for _, message in reports) == printed
-    assert [at < following for (at, _), following in zip(reports, times[1:], strict=False)] == [True, True]
+    assert [at < following for (at, _), following in zip(reports, times[1:], strict=False)] == [
+        True,
+        True,
+    ]
     assert client.portal.call(_count_flood_messages, client) < MANY_MESSAGES
 
 
@@ -178,7 +197,8 @@ async def _count_flood_messages(client: Connection) -> int:
         lengths.append(len(message or ""))
 
     code = (
-        "import time\nend = time.time() + 1\nwhile time.time() < end:\n    print('x' * 10_000)\n    time.sleep(0.001)"
+        "import time\nend = time.time() + 1\nwhile time.time() < end:\n    print('x' * 10_000)\n   "
+        " time.sleep(0.001)"
     )
     result = await client.client.call_tool("run", {"command": code}, progress_callback=report)
     assert not result.is_error
@@ -187,7 +207,9 @@ async def _count_flood_messages(client: Connection) -> int:
 
 
 def test_progress_is_sent_only_on_request(wire: RawClient) -> None:
-    assert wire.run("import time\ntime.sleep(1.3)\n'done'")["result"]["content"][0]["text"] == "done"
+    assert (
+        wire.run("import time\ntime.sleep(1.3)\n'done'")["result"]["content"][0]["text"] == "done"
+    )
 
 
 def test_a_cancelled_run_ends(client: Connection) -> None:
@@ -200,7 +222,7 @@ def test_a_cancelled_run_ends(client: Connection) -> None:
     assert eventually(lambda: not list(scratch_directory(client.home).glob("onetool-*/*/pid")))
 
 
-# --- misbehaving clients -----------------------------------------------------------------------------------
+# --- misbehaving clients --------------------------------------------------------------------------
 
 
 def send_line(wire: RawClient, line: bytes) -> list[dict[str, Any]]:
@@ -222,7 +244,9 @@ def send_line(wire: RawClient, line: bytes) -> list[dict[str, Any]]:
         ("tools/call", {"arguments": {"command": "1"}}, -32602),
     ],
 )
-def test_an_invalid_request_is_an_error(wire: RawClient, method: str, params: Any, code: int) -> None:
+def test_an_invalid_request_is_an_error(
+    wire: RawClient, method: str, params: Any, code: int
+) -> None:
     assert wire.request(method, params)["error"]["code"] == code
     assert wire.run("1 + 1")["result"]["content"][0]["text"] == "2"
 
@@ -252,7 +276,9 @@ def test_an_empty_line_is_ignored(wire: RawClient, line: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"'\xff'", b"'\xc3('", b"'\\ud800'"], ids=["not UTF-8", "truncated UTF-8", "lone surrogate"]
+    "text",
+    [b"'\xff'", b"'\xc3('", b"'\\ud800'"],
+    ids=["not UTF-8", "truncated UTF-8", "lone surrogate"],
 )
 def test_invalid_utf_8_is_an_error(wire: RawClient, text: bytes) -> None:
     """Only messages of the client run, and every request is answered."""
@@ -287,7 +313,9 @@ def kill(wire: RawClient) -> None:
 
 
 @pytest.mark.parametrize("disconnect", [hang_up, terminate, kill])
-def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path, disconnect: Callable[[RawClient], None]) -> None:
+def test_an_abandoned_run_leaves_nothing_behind(
+    tmp_path: Path, disconnect: Callable[[RawClient], None]
+) -> None:
     with RawClient(tmp_path) as wire:
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
         cell = find_endless_run(tmp_path)
@@ -300,7 +328,7 @@ def test_an_abandoned_run_leaves_nothing_behind(tmp_path: Path, disconnect: Call
     assert eventually(lambda: not list(scratch_directory(tmp_path).iterdir()))
 
 
-# --- misbehaving tools -------------------------------------------------------------------------------------
+# --- misbehaving tools ----------------------------------------------------------------------------
 
 NOISY = """
 import asyncio, os, subprocess, sys
@@ -329,14 +357,16 @@ def test_stray_output_never_reaches_the_protocol(tmp_path: Path) -> None:
     (tmp_path / "noisy.py").write_text(NOISY, encoding="utf-8")
     with RawClient(tmp_path, [sys.executable, str(tmp_path / "noisy.py")]) as wire:
         for _ in range(2):
-            assert wire.run("noisy.tool()")["result"]["content"] == [{"type": "text", "text": "read: ''"}]
+            assert wire.run("noisy.tool()")["result"]["content"] == [
+                {"type": "text", "text": "read: ''"}
+            ]
         assert send_line(wire, b"") == []
     errors = (tmp_path / "stderr").read_text("utf-8")
     assert errors.count("printed by a tool") == 2
     assert errors.count("printed by a child") == 2
 
 
-# --- invalid configuration ---------------------------------------------------------------------------------
+# --- invalid configuration ------------------------------------------------------------------------
 
 
 def test_the_server_starts_with_an_invalid_configuration(tmp_path: Path) -> None:
@@ -344,7 +374,9 @@ def test_the_server_starts_with_an_invalid_configuration(tmp_path: Path) -> None
     with connect(tmp_path) as client:
         rejected = client.run("1 + 1")
         assert rejected.is_error
-        assert re.search(r"onetool\.yaml:2: .*timout.*\nHint: did you mean timeout", get_texts(rejected)[0])
+        assert re.search(
+            r"onetool\.yaml:2: .*timout.*\nHint: did you mean timeout", get_texts(rejected)[0]
+        )
         health = client.run("ot.health()")
         assert not health.is_error
         assert "timout" in get_texts(health)[0]
@@ -366,7 +398,7 @@ def test_a_failed_reload_changes_nothing(tmp_path: Path) -> None:
         assert get_texts(client.run("say()")) == [__version__]
 
 
-# --- after a normal shutdown ---------------------------------------------------------------------------------
+# --- after a normal shutdown ----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -375,7 +407,10 @@ def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("past")
     with connect(home) as client:
         assert get_texts(client.run("open('kept', 'w').write('x')\n'done'")) == ["done"]
-        assert get_texts(client.run("import os\nos.write(2, b'stray')\nprint(1)\n2")) == ["1\n", "2"]
+        assert get_texts(client.run("import os\nos.write(2, b'stray')\nprint(1)\n2")) == [
+            "1\n",
+            "2",
+        ]
         assert client.run("ot.version()\nmachine.now()\n1 / 0").is_error
     return home
 
@@ -396,12 +431,16 @@ def test_the_log_has_every_run(finished_home: Path) -> None:
     assert len({spans[name]["correlation_id"] for name in ("run", "ot.version", "tool.call")}) == 1
 
 
-# --- messages that are too large, and the end of input -----------------------------------------------------
+# --- messages that are too large, and the end of input --------------------------------------------
 
 
 @pytest.mark.parametrize("ident", [7, "seven"])
-def test_an_oversized_message_is_rejected_and_the_server_continues(wire: RawClient, ident: object) -> None:
-    wire.send({"jsonrpc": "2.0", "id": ident, "method": "tools/list", "params": {"x": "y" * (17 << 20)}})
+def test_an_oversized_message_is_rejected_and_the_server_continues(
+    wire: RawClient, ident: object
+) -> None:
+    wire.send(
+        {"jsonrpc": "2.0", "id": ident, "method": "tools/list", "params": {"x": "y" * (17 << 20)}}
+    )
     answer = wire.receive()
     assert (answer["id"], answer["error"]["code"]) == (ident, -32600)
     assert answer["error"]["message"].startswith("message too large: the message has 178")
@@ -409,10 +448,14 @@ def test_an_oversized_message_is_rejected_and_the_server_continues(wire: RawClie
 
 
 def test_a_message_of_many_values_is_rejected_and_the_server_continues(wire: RawClient) -> None:
-    wire.send({"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {"x": [[]] * 4_000_000}})
+    wire.send(
+        {"jsonrpc": "2.0", "id": 7, "method": "tools/list", "params": {"x": [[]] * 4_000_000}}
+    )
     answer = wire.receive()
     assert (answer["id"], answer["error"]["code"]) == (7, -32600)
-    assert answer["error"]["message"] == "message too large: the message has more than 120,000 values"
+    assert (
+        answer["error"]["message"] == "message too large: the message has more than 120,000 values"
+    )
     assert wire.request("tools/list")["result"]["tools"][0]["name"] == "run"
 
 
@@ -421,7 +464,10 @@ def test_after_end_of_input_runs_end_and_nothing_is_written(tmp_path: Path) -> N
         wire.request("tools/list")
         wire.ask("tools/call", {"name": "run", "arguments": {"command": ENDLESS}})
         process = find_endless_run(tmp_path)
-        wire.ask("tools/call", {"name": "run", "arguments": {"command": "import time\ntime.sleep(0.5)\n1 + 1"}})
+        wire.ask(
+            "tools/call",
+            {"name": "run", "arguments": {"command": "import time\ntime.sleep(0.5)\n1 + 1"}},
+        )
         assert wire.process.stdin is not None
         wire.process.stdin.close()
         assert wire.process.wait(TIMEOUT_SECONDS) == 0
@@ -431,12 +477,23 @@ def test_after_end_of_input_runs_end_and_nothing_is_written(tmp_path: Path) -> N
 
 
 def test_requests_before_end_of_input_are_answered(tmp_path: Path) -> None:
-    """People try a server with `printf '…' | onetool`. A run is ended, because its effects would not be seen."""
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+    """People try a server with `printf '…' | onetool`.
+
+    A run is ended, because its effects would not be seen.
+    """
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "a", "version": "1"},
+    }
     requests: list[dict[str, Any]] = [
         {"id": 1, "method": "initialize", "params": hello},
         {"method": "notifications/initialized"},
-        {"id": 2, "method": "tools/call", "params": {"name": "run", "arguments": {"command": "1 + 1"}}},
+        {
+            "id": 2,
+            "method": "tools/call",
+            "params": {"name": "run", "arguments": {"command": "1 + 1"}},
+        },
         {"id": 3, "method": "resources/list"},
         {"id": 4, "method": "tools/list"},
     ]

@@ -1,4 +1,6 @@
-"""Cells, workers and upstream servers that send too much: they are stopped, and others are not delayed."""
+"""Cells, workers and upstream servers that send too much: they are stopped, and others are not
+delayed.
+"""
 
 import json
 import subprocess
@@ -19,7 +21,9 @@ TOO_MANY = "it sent more than 120000 values in one message"
 NO_MESSAGE = "it sent an invalid message"
 MANY = 5000 if ISOLATION == "auto" else 500  # a call from a WebAssembly sandbox takes longer
 LISTS = "b','.join([b'[]'] * {count})"
-CALL = """b'{"id":%d,"method":"call","params":{"name":"ot.version","args":[],"kwargs":{"x":[' % n + """
+CALL = (
+    """b'{"id":%d,"method":"call","params":{"name":"ot.version","args":[],"kwargs":{"x":[' % n + """
+)
 
 # The code of a run, and part of its error message.
 CELL_FLOODS = {
@@ -45,13 +49,20 @@ CELL_FLOODS = {
 # A run may send these without a limit: they do not delay other runs.
 ALLOWED_FLOODS = {
     "as many values as allowed": (
-        f"values = {LISTS.format(count=55_000)}\nfor n in range(2, 12): send({CALL}values + b']}}}}}}')\n'sent'"
+        f"values = {LISTS.format(count=55_000)}\nfor n in range(2, 12): send({CALL}values +"
+        " b']}}}')\n'sent'"
     ),
-    "large strings": "for n in range(9):\n    try: ot.call('ot.version', x='é' * 600_000)\n    except TypeError: pass\n"
-    "'sent'",
-    "oversized calls": "for n in range(2):\n    try: ot.call('ot.version', x=[[]] * 2_600_000)\n"
-    "    except TypeError as error: said = str(error)\nassert '120000 values' in said, said\n'sent'",
-    "many messages": f"for n in range({MANY}):\n    try: ot.call('x.y')\n    except ToolError: pass\n'sent'",
+    "large strings": (
+        "for n in range(9):\n    try: ot.call('ot.version', x='é' * 600_000)\n    except TypeError:"
+        " pass\n'sent'"
+    ),
+    "oversized calls": (
+        "for n in range(2):\n    try: ot.call('ot.version', x=[[]] * 2_600_000)\n    except"
+        " TypeError as error: said = str(error)\nassert '120000 values' in said, said\n'sent'"
+    ),
+    "many messages": (
+        f"for n in range({MANY}):\n    try: ot.call('x.y')\n    except ToolError: pass\n'sent'"
+    ),
 }
 
 # In a worker, the frames above the tool hold the descriptor that answers are written to.
@@ -118,7 +129,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
     write_pack(home / ".onetool", "hostile", HOSTILE_PACK)
     try:
         with connect(home) as client:
-            client.run("web.flood(kind='?')")  # modules loaded at the first use delay other runs once
+            client.run(
+                "web.flood(kind='?')"
+            )  # modules loaded at the first use delay other runs once
             yield client
     finally:
         http.kill()
@@ -138,12 +151,16 @@ def test_the_largest_allowed_messages_do_not_delay_others(client: Connection, fl
     assert run_attack(client, f"{FORGE}{ALLOWED_FLOODS[flood]}") == "sent"
 
 
-# --- workers -----------------------------------------------------------------------------------------------
+# --- workers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("kind", ["values", "bytes", "deep", "notifications", "answers", "pieces", "kinds"])
-def test_a_flooding_worker_is_replaced_and_does_not_delay_others(client: Connection, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["values", "bytes", "deep", "notifications", "answers", "pieces", "kinds"]
+)
+def test_a_flooding_worker_is_replaced_and_does_not_delay_others(
+    client: Connection, kind: str
+) -> None:
     assert "failed: it sent" in run_attack(client, f"hostile.flood(kind={kind!r})")
     assert get_texts(client.run("hostile.give(count=1)")) == ["[[]]"]
 
@@ -155,7 +172,9 @@ def test_a_large_worker_result_arrives_and_does_not_delay_others(client: Connect
 
 def test_a_large_worker_result_with_invalid_json_is_an_error(client: Connection) -> None:
     assert get_texts(
-        client.run("try: hostile.broken()\nexcept ToolError as error: said = str(error)\n[said, 1 + 1]")
+        client.run(
+            "try: hostile.broken()\nexcept ToolError as error: said = str(error)\n[said, 1 + 1]"
+        )
     ) == ['["the tool returned a result that is not valid JSON",2]']
 
 
@@ -163,16 +182,19 @@ def test_large_arguments_arrive(client: Connection) -> None:
     code = "hostile.take(rows=[['x' * 2000, n] for n in range(2000)], text='é' * 600_000)"
     assert get_texts(client.run(code)) == ["[2000,600000]"]
     assert (
-        "ArgumentError: the arguments have" in get_texts(client.run("hostile.take(rows=[], text='x' * 9_000_000)"))[0]
+        "ArgumentError: the arguments have"
+        in get_texts(client.run("hostile.take(rows=[], text='x' * 9_000_000)"))[0]
     )
 
 
 def test_a_key_error_of_a_worker_is_shown_as_python_shows_it(client: Connection) -> None:
     assert get_texts(client.run("hostile.key()"))[0].startswith("KeyError: 'k'\n")
-    assert get_texts(client.run("try: hostile.key()\nexcept KeyError as error: key = error.args[0]\nkey")) == ["k"]
+    assert get_texts(
+        client.run("try: hostile.key()\nexcept KeyError as error: key = error.args[0]\nkey")
+    ) == ["k"]
 
 
-# --- upstream servers --------------------------------------------------------------------------------------
+# --- upstream servers -----------------------------------------------------------------------------
 
 TOO_LARGE = {
     "large": "bytes, the limit is 8388608",
@@ -198,14 +220,18 @@ FLOODS = [
 
 
 @pytest.mark.parametrize(("server", "kind"), FLOODS if NIGHTLY else FLOODS[::2])
-def test_a_flooding_server_fails_one_call_and_does_not_delay_others(client: Connection, server: str, kind: str) -> None:
+def test_a_flooding_server_fails_one_call_and_does_not_delay_others(
+    client: Connection, server: str, kind: str
+) -> None:
     assert TOO_LARGE[kind] in run_attack(client, f"{server}{kind}')")
     assert get_texts(client.run(f"{server}small')")) == ["small"]
 
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("server", TRANSPORTS)
-def test_large_server_results_arrive_and_do_not_delay_others(client: Connection, server: str) -> None:
+def test_large_server_results_arrive_and_do_not_delay_others(
+    client: Connection, server: str
+) -> None:
     assert run_attack(client, f"len({server}text'))") == str(5 << 20)
     assert run_attack(client, f"{server}json')[-1]") == '{"id":199999,"name":"x"}'
     assert run_attack(client, f"{server}almost json')[:4]") == "[1,1"
@@ -216,8 +242,12 @@ def test_lines_that_are_not_messages_are_ignored(client: Connection) -> None:
     assert run_attack(client, "piped.flood(kind=':noise')") == "after the noise"
 
 
-def test_an_unrequested_response_ends_the_connection_and_the_next_call_works(client: Connection) -> None:
-    assert "NetworkError: connection to piped lost" in run_attack(client, "piped.flood(kind=':no id')")
+def test_an_unrequested_response_ends_the_connection_and_the_next_call_works(
+    client: Connection,
+) -> None:
+    assert "NetworkError: connection to piped lost" in run_attack(
+        client, "piped.flood(kind=':no id')"
+    )
     assert get_texts(client.run("piped.flood(kind=':small')")) == ["small"]
 
 

@@ -1,6 +1,7 @@
 """Test every message that a model or a user can get against the snapshot in `messages.md`.
 
-Each message states what is wrong, what is valid and what to type. To update the file after a change:
+Each message states what is wrong, what is valid and what to type. To update the file after a
+change:
 
     uv run python -m tests.e2e.test_messages --write
 
@@ -65,15 +66,22 @@ class Entry:
     language: str = "python"
 
     def __str__(self) -> str:
-        sent = self.sent if len(self.sent) <= MAX_SHOWN_CHARS else f"{self.sent[:60]}… ({len(self.sent)} characters)"
-        return f"### {self.title}\n\n~~~ {self.language}\n{sent}\n~~~\n~~~ {self.kind}\n{self.answer}\n~~~\n"
+        sent = (
+            self.sent
+            if len(self.sent) <= MAX_SHOWN_CHARS
+            else f"{self.sent[:60]}… ({len(self.sent)} characters)"
+        )
+        return (
+            f"### {self.title}\n\n~~~ {self.language}\n{sent}\n~~~\n~~~"
+            f" {self.kind}\n{self.answer}\n~~~\n"
+        )
 
 
 Chapter = Callable[[Path], Iterable[Entry]]
 Cases = Iterable[tuple[str, str]]
 
 
-# --- tools -----------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 @tool("demo.add")
@@ -137,12 +145,15 @@ def leaves() -> None:
 TOOLS = (add, fails, refuses, denied, lacks, slow, writes, off, lies, leaves)
 
 
-# --- transports ------------------------------------------------------------------------------------------------------
+# --- transports -----------------------------------------------------------------------------------
 
 
 def to_entry(title: str, sent: str, answer: Answer, directory: Path | None = None) -> Entry:
     return Entry(
-        title, sent, replace_names("\n".join(answer.blocks), directory), "error" if answer.is_error else "answer"
+        title,
+        sent,
+        replace_names("\n".join(answer.blocks), directory),
+        "error" if answer.is_error else "answer",
     )
 
 
@@ -156,7 +167,12 @@ def run_over_mcp(client: Connection, cases: Iterable[tuple[str, object]]) -> Ite
     for title, command in cases:
         result = client.run(command)
         text = replace_names("\n".join(get_texts(result)), client.home)
-        yield Entry(title, command if isinstance(command, str) else f"command={command!r}", text, _kind(result))
+        yield Entry(
+            title,
+            command if isinstance(command, str) else f"command={command!r}",
+            text,
+            _kind(result),
+        )
 
 
 def _kind(result: Any) -> str:
@@ -165,7 +181,9 @@ def _kind(result: Any) -> str:
 
 def run_command(home: Path, title: str, *arguments: str) -> Entry:
     done = run_cli(home, *arguments)
-    text = replace_names("\n".join(part.rstrip("\n") for part in (done.stdout, done.stderr) if part), home)
+    text = replace_names(
+        "\n".join(part.rstrip("\n") for part in (done.stdout, done.stderr) if part), home
+    )
     sent = replace_names(shlex.join(["onetool", *arguments]), home)
     return Entry(title, sent, text, f"status {done.returncode}", "shell")
 
@@ -179,7 +197,7 @@ def replace_names(text: str, directory: Path | None) -> str:
     return text.rstrip()
 
 
-# --- chapters --------------------------------------------------------------------------------------------------------
+# --- chapters -------------------------------------------------------------------------------------
 
 
 def invalid_requests(home: Path) -> Iterator[Entry]:
@@ -187,7 +205,12 @@ def invalid_requests(home: Path) -> Iterator[Entry]:
     with connect(home) as client:
         for title, name, arguments in NO_COMMANDS:
             result = client.call(name, arguments)
-            yield Entry(title, f"{name}({arguments})", replace_names("\n".join(get_texts(result)), home), _kind(result))
+            yield Entry(
+                title,
+                f"{name}({arguments})",
+                replace_names("\n".join(get_texts(result)), home),
+                _kind(result),
+            )
         yield from run_over_mcp(client, COMMANDS)
 
 
@@ -283,7 +306,13 @@ while True:
 TOO_MUCH = (
     ("Memory", "x = bytearray(1 << 30)"),
     ("Nesting", "def f(): return f()\nf()"),
-    ("Threads", "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=(60,)).start()"),
+    (
+        "Threads",
+        (
+            "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep,"
+            " args=(60,)).start()"
+        ),
+    ),
     ("Threads with a small stack", SMALL_THREADS),
     ("exit()", "machine.now()\nexit()"),
     ("sys.exit with a message", "import sys\nsys.exit('nothing to do')"),
@@ -302,7 +331,10 @@ NARROW = (
     ("Time", "machine.now()\nwhile True:\n    pass"),
     (
         "Time, with blocked signals",
-        "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\nwhile True:\n    pass",
+        (
+            "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\nwhile"
+            " True:\n    pass"
+        ),
     ),
     ("Tool calls", "for _ in range(4):\n    machine.now()"),
     ("Printed text", "print('a' * 20_000)"),
@@ -313,7 +345,9 @@ NARROW = (
 def large_results(_home: Path) -> Iterator[Entry]:
     with open_app({"output": {"max_inline_size": 1500, "preview_lines": 2}}) as app:
         yield from run_in_app(app, LARGE)
-        handle = re.findall(r"[0-9a-f]{32}", app.run("[{'file': 'a.py', 'line': n} for n in range(100)]").text)[0]
+        handle = re.findall(
+            r"[0-9a-f]{32}", app.run("[{'file': 'a.py', 'line': n} for n in range(100)]").text
+        )[0]
         for title, command in RESULT_CALLS:
             yield to_entry(title, command, app.run(command.replace("HANDLE", handle)))
     with open_app({"output": {"max_inline_size": 400, "result_ttl": 0.01}}) as app:
@@ -428,7 +462,10 @@ SHORTCUT_CALLS = (
 
 
 def notifications_and_statistics(_home: Path) -> Iterator[Entry]:
-    topics = [{"pattern": "notes", "file": "notes.yaml"}, {"pattern": "taken:*", "file": "taken.yaml"}]
+    topics = [
+        {"pattern": "notes", "file": "notes.yaml"},
+        {"pattern": "taken:*", "file": "taken.yaml"},
+    ]
     writer = {"permissions": ["read", "write"]}
     with open_app({"notify": {"topics": topics}, "agents": {"writer": writer}}) as app:
         (app.onetool.directories.data / "taken.yaml").mkdir()
@@ -504,15 +541,23 @@ REQUESTS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("The cursor of another list", "list_resources", {"cursor": "MTIz"}),
     ("An unknown prompt", "get_prompt", {"name": "greeet", "arguments": {"who": "me"}}),
     ("A prompt without an argument", "get_prompt", {"name": "greet"}),
-    ("A prompt with an unknown argument", "get_prompt", {"name": "greet", "arguments": {"who": "me", "volume": "1"}}),
+    (
+        "A prompt with an unknown argument",
+        "get_prompt",
+        {"name": "greet", "arguments": {"who": "me", "volume": "1"}},
+    ),
 )
 
 
 def untrusted_project(home: Path) -> Iterator[Entry]:
     configure(home / "project", "aliases: {t: machine.now}\n")
     with connect(home, command=("env", f"OT_CWD={home / 'project'}", PROGRAM)) as client:
-        yield from run_over_mcp(client, [("Untrusted project", "1 + 1"), ("Untrusted project, second run", "1 + 1")])
-        yield from run_over_mcp(client, [("Untrusted project in health", "ot.health()['problems']")])
+        yield from run_over_mcp(
+            client, [("Untrusted project", "1 + 1"), ("Untrusted project, second run", "1 + 1")]
+        )
+        yield from run_over_mcp(
+            client, [("Untrusted project in health", "ot.health()['problems']")]
+        )
 
 
 def command_lines(home: Path) -> Iterator[Entry]:
@@ -530,7 +575,9 @@ def command_lines(home: Path) -> Iterator[Entry]:
 
 def keep_problems(entry: Entry) -> Entry:
     """Keep only the problems: the other findings depend on the machine."""
-    read_chapter = [line for line in entry.answer.splitlines() if not line.startswith(("ok", "warn"))]
+    read_chapter = [
+        line for line in entry.answer.splitlines() if not line.startswith(("ok", "warn"))
+    ]
     return Entry(entry.title, entry.sent, "\n".join(read_chapter), entry.kind, entry.language)
 
 
@@ -645,7 +692,9 @@ def approvals(home: Path) -> Iterator[Entry]:
         decision = Decision(is_approved=False, by="token phone", reason="Ada is away")
         app.portal.call(partial(app.onetool.runs.decide, run, decision, via="ui", transport="http"))
         yield to_entry("The result of a rejected run", *ask_for_result(app, run, 20))
-    configure(home, f"auth: {{tokens: [{{name: phone, hash: {hash_token(TOKEN)}, scope: approve}}]}}\n")
+    configure(
+        home, f"auth: {{tokens: [{{name: phone, hash: {hash_token(TOKEN)}, scope: approve}}]}}\n"
+    )
     yield run_command(home, "Nothing waits", "approvals")
     run = store_run(home / ".onetool", make_call(1, "gh.create_issue", repo="me/app"))
     for title, (command, *arguments) in APPROVAL_COMMANDS:
@@ -683,7 +732,7 @@ CHAPTERS: Mapping[str, Chapter] = {
 }
 
 
-# --- the snapshot ----------------------------------------------------------------------------------------------------
+# --- the snapshot ---------------------------------------------------------------------------------
 
 
 def render_chapter(title: str) -> str:
@@ -703,8 +752,12 @@ def read_chapter(title: str) -> str:
 @pytest.mark.parametrize("title", CHAPTERS)
 def test_messages_match_the_snapshot(title: str) -> None:
     now, before = render_chapter(title), read_chapter(title)
-    changes = unified_diff(before.splitlines(), now.splitlines(), "messages.md", "current messages", lineterm="")
-    assert now == before, "\n".join([f"Review this, and if it is intended run: {UPDATE_COMMAND}", *changes])
+    changes = unified_diff(
+        before.splitlines(), now.splitlines(), "messages.md", "current messages", lineterm=""
+    )
+    assert now == before, "\n".join(
+        [f"Review this, and if it is intended run: {UPDATE_COMMAND}", *changes]
+    )
 
 
 def main(arguments: list[str]) -> None:

@@ -25,7 +25,10 @@ from onetool.server.mcp.mcp_server import DESCRIPTION, INSTRUCTIONS
 from onetool.sources.search.search_documents import IN_CODE
 
 MIN_TASKS, WORDINGS, MIN_TOOLS = 60, 3, 300
-MAX_AVERAGE_MOVES, MAX_WORDINGS_MOVES = 2.2, 2.25  # of one wording of each task, and of all wordings
+MAX_AVERAGE_MOVES, MAX_WORDINGS_MOVES = (
+    2.2,
+    2.25,
+)  # of one wording of each task, and of all wordings
 MIN_CHECK_SOLVED, MAX_CHECK_MOVES = 0.95, 2.7  # of the tasks that nothing was adjusted to
 # The search ranks the right tool below the first ten hits.
 UNSOLVED = {
@@ -59,14 +62,18 @@ def test_tasks_are_solved_from_the_description_alone(home: Path) -> None:
 @pytest.mark.skipif(not NIGHTLY, reason="a nightly test: plays every wording")
 def test_every_wording_leads_to_the_result(home: Path) -> None:
     outcomes = play(home, list_wordings())
-    assert {one.wording for one in outcomes if not one.is_done} <= UNSOLVED, format_failures(outcomes)
+    assert {one.wording for one in outcomes if not one.is_done} <= UNSOLVED, format_failures(
+        outcomes
+    )
     assert mean(one.moves for one in outcomes if one.is_done) <= MAX_WORDINGS_MOVES
 
 
 @pytest.mark.skipif(not NIGHTLY, reason="a nightly test: plays every wording")
 def test_tasks_that_nothing_was_adjusted_to_are_solved(home: Path) -> None:
     outcomes = play(home, list_wordings(CHECK_TASKS))
-    assert sum(one.is_done for one in outcomes) >= MIN_CHECK_SOLVED * len(outcomes), format_failures(outcomes)
+    assert sum(one.is_done for one in outcomes) >= MIN_CHECK_SOLVED * len(outcomes), (
+        format_failures(outcomes)
+    )
     assert mean(one.moves for one in outcomes if one.is_done) <= MAX_CHECK_MOVES
 
 
@@ -78,14 +85,20 @@ def play(home: Path, tasks: list[Task]) -> list[Outcome]:
 
 @pytest.mark.slow
 def test_the_environment_has_hundreds_of_real_tools(home: Path) -> None:
-    listed = run_cli(home, "run", "[len(dir(pack)) for pack in (every, clock, files, memory, git, github)]")
+    listed = run_cli(
+        home, "run", "[len(dir(pack)) for pack in (every, clock, files, memory, git, github)]"
+    )
     assert sum(json.loads(listed.stdout)) >= MIN_TOOLS, listed.stderr
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_without_the_description_only_tasks_with_a_first_call_are_solved(home: Path) -> None:
-    done = {one.task for one in play_tasks(home, frame_tasks(SEED, SAMPLE), mute="description") if one.is_done}
+    done = {
+        one.task
+        for one in play_tasks(home, frame_tasks(SEED, SAMPLE), mute="description")
+        if one.is_done
+    }
     assert done <= {task.name for task in SAMPLE if task.first}
     assert len(done) < len(SAMPLE) / 3
 
@@ -94,11 +107,16 @@ def test_without_the_description_only_tasks_with_a_first_call_are_solved(home: P
 @pytest.mark.slow
 def test_without_advice_in_results_almost_no_task_is_solved(home: Path) -> None:
     tasks = SAMPLE if NIGHTLY else SAMPLE[::2]  # each task uses all moves
-    assert sum(one.is_done for one in play_tasks(home, frame_tasks(SEED, tasks), mute="answers")) < len(tasks) / 10
+    assert (
+        sum(one.is_done for one in play_tasks(home, frame_tasks(SEED, tasks), mute="answers"))
+        < len(tasks) / 10
+    )
 
 
 def test_the_player_contains_no_tool_names() -> None:
-    code = "".join(map(inspect.getsource, (naive_model, naive_player, naive_filling, naive_reading)))
+    code = "".join(
+        map(inspect.getsource, (naive_model, naive_player, naive_filling, naive_reading))
+    )
     with open_app() as app:
         names = [*app.onetool.bus.list_tools(), *IN_CODE]
     assert len(names) > 40
@@ -122,7 +140,10 @@ def letters(
     return first + addressee_of_the_letter + sender_of_the_letter + subject_of_the_letter
 
 
-SHORTCUTS = {"aliases": {"lesson": "desk.class"}, "snippets": {"cry": {"params": {"word": {}}, "body": "1"}}}
+SHORTCUTS = {
+    "aliases": {"lesson": "desk.class"},
+    "snippets": {"cry": {"params": {"word": {}}, "body": "1"}},
+}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Names in a run, over MCP: any identifier finds its pack, no builtin is hidden, and errors know every name."""
+"""Names in a run, over MCP: any identifier finds its pack, no builtin is hidden, and errors know
+every name.
+"""
 
 import builtins
 import json
@@ -14,7 +16,15 @@ import yaml
 from tests.bundles_support import new_bundle, open_store, tool_body
 from tests.extensions_support import open_app_in, write_pack
 from tests.proxy_support import hostile_server
-from tests.support import Connection, configure, connect, environment, get_texts, make_tool, open_app
+from tests.support import (
+    Connection,
+    configure,
+    connect,
+    environment,
+    get_texts,
+    make_tool,
+    open_app,
+)
 
 NOW = {"pythonImpl": {"function": "machine.now"}}
 USES = (
@@ -35,7 +45,10 @@ USES = (
     "ot.parallel([lambda: PACK.now()])[0]",
 )
 HIDDEN = (
-    ("import time\ntime.now()", "Hint: the import hides the pack 'time'; call ot.pack(\"time\").now()"),
+    (
+        "import time\ntime.now()",
+        "Hint: the import hides the pack 'time'; call ot.pack(\"time\").now()",
+    ),
     ("import json as h1\nh1.now()", "Hint: the import hides the pack 'h1'"),
     ("h2 = 3\nh2.now()", "Hint: the variable hides the pack 'h2'; call ot.pack(\"h2\").now()"),
     ("h3 = None\nh3.now()", "Hint: the variable hides the pack 'h3'"),
@@ -47,7 +60,14 @@ HIDDEN = (
     ("eval('h' + '7')", 'Hint: h7 is a pack; use ot.pack("h7")'),
 )
 RESERVED = ("map", "proj", "def", "ToolError")
-BUNDLES = (*RESERVED, "srch", "time", "calendar", *(f"h{n}" for n in range(9)), *(f"use{n}" for n in range(len(USES))))
+BUNDLES = (
+    *RESERVED,
+    "srch",
+    "time",
+    "calendar",
+    *(f"h{n}" for n in range(9)),
+    *(f"use{n}" for n in range(len(USES))),
+)
 SETTINGS = {
     "servers": {
         "len": hostile_server("echo"),
@@ -63,7 +83,9 @@ SETTINGS = {
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     configure(home, yaml.safe_dump(SETTINGS))
-    write_pack(home / ".onetool" / "tools", "list", "def size(of: list) -> int:\n    return len(of)\n")
+    write_pack(
+        home / ".onetool" / "tools", "list", "def size(of: list) -> int:\n    return len(of)\n"
+    )
     with open_store(home / ".onetool" / "bundles") as store:
         for slug in BUNDLES:
             store.put_tool(new_bundle(store, slug), "now", "1.0.0", tool_body(**NOW))
@@ -88,14 +110,13 @@ def run_failure(client: Connection, code: str) -> str:
     return get_texts(result)[-1]
 
 
-# --- builtins -----------------------------------------------------------------------------------------------------
+# --- builtins -------------------------------------------------------------------------------------
 
 
 BUILTINS = (
-    "print(sum(map(len, list(['ab', 'c']))))\n"
-    "assert isinstance(3, int) and list((1,)) == [1]\n"
-    "assert issubclass(ToolError, Exception)\n"
-    "(map, len, list, print, sum) == tuple(vars(__import__('builtins'))[n] for n in ('map','len','list','print','sum'))"
+    "print(sum(map(len, list(['ab', 'c']))))\nassert isinstance(3, int) and list((1,)) =="
+    " [1]\nassert issubclass(ToolError, Exception)\n(map, len, list, print, sum) =="
+    " tuple(vars(__import__('builtins'))[n] for n in ('map','len','list','print','sum'))"
 )
 
 
@@ -110,7 +131,9 @@ def test_ot_pack_finds_packs_with_reserved_names(client: Connection) -> None:
         assert run_value(client, f"'T' in str(ot.pack('{pack}').now())") == "True", pack
 
 
-def test_servers_extensions_and_aliases_named_like_builtins_are_callable(client: Connection) -> None:
+def test_servers_extensions_and_aliases_named_like_builtins_are_callable(
+    client: Connection,
+) -> None:
     assert run_value(client, "ot.pack('len').echo(text='hi')") == "hi"
     assert run_value(client, "ot.pack('list').size([1, 2])") == "2"
     assert run_value(client, "'T' in str(ot.call('sum'))") == "True"
@@ -137,13 +160,15 @@ def test_health_lists_packs_and_aliases_with_reserved_names(client: Connection) 
 
 
 def test_builtins_keep_their_meaning_in_a_run(client: Connection) -> None:
-    names = sorted(name for name in vars(builtins) if name.isidentifier() and not name.startswith("_"))
+    names = sorted(
+        name for name in vars(builtins) if name.isidentifier() and not name.startswith("_")
+    )
     known = [name for name in names if name not in {"copyright", "credits", "license"}]
     code = f"import builtins\n[n for n in {known} if eval(n) is not getattr(builtins, n)]"
     assert run_value(client, code) == "[]"
 
 
-# --- any identifier -----------------------------------------------------------------------------------------------
+# --- any identifier -------------------------------------------------------------------------------
 
 
 def test_a_stored_pack_is_found_by_any_use_of_its_name(client: Connection) -> None:
@@ -169,7 +194,7 @@ def test_a_new_pack_is_found_by_reading_its_name(client: Connection) -> None:
     assert run_value(client, "g = later\ng.one()") == "1"
 
 
-# --- errors -------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def test_errors_name_what_hides_a_pack(client: Connection) -> None:
@@ -222,7 +247,12 @@ def test_a_list_of_packs_has_no_disabled_pack(client: Connection, home: Path) ->
         bundle = new_bundle(store, "asleep")
         store.put_tool(bundle, "now", "1.0.0", tool_body(**NOW))
         store.set_bundle_enabled(bundle, False)
-    for code in ("nowhere.x()", "ot.call('nowhere.x')", "ot.pack('nowhere')", "ot.help('xylophone zzz')"):
+    for code in (
+        "nowhere.x()",
+        "ot.call('nowhere.x')",
+        "ot.pack('nowhere')",
+        "ot.help('xylophone zzz')",
+    ):
         result = client.run(code)
         packs = get_texts(result)[-1].partition("Packs: ")[2].partition(". ")[0].split(", ")
         assert {"machine", "len", "gone", "srch"} <= set(packs), (code, packs)
@@ -248,12 +278,14 @@ def test_a_list_of_tools_that_is_too_long_is_stored() -> None:
             assert len(text) < 2000
             handle = re.search(r"ot\.result\(handle='(\w+)'\) lists all", text)
             assert handle is not None, text
-            assert set(names) <= set(app.data(f"ot.result(handle='{handle[1]}', limit=1000)['lines']"))
+            assert set(names) <= set(
+                app.data(f"ot.result(handle='{handle[1]}', limit=1000)['lines']")
+            )
         assert "Did you mean many.tool_number_7" in app.failure("many.tool_numbr_7()")
         assert "many has 300 tools; ot.search(" in str(app.call("many.nothing").error)
 
 
-# --- spawned cells ------------------------------------------------------------------------------------------------
+# --- spawned cells --------------------------------------------------------------------------------
 
 
 SPAWNED = """
@@ -277,14 +309,18 @@ print(json.dumps(anyio.run(answers)))
 def test_a_spawned_cell_finds_names(home: Path) -> None:
     codes = json.dumps(["g = srch\n'T' in str(g.now())", BUILTINS, "import time\ntime.now()"])
     command = [sys.executable, "-c", SPAWNED, codes]
-    done = subprocess.run(command, cwd=home, env=environment(home), capture_output=True, encoding="utf-8", check=True)
+    done = subprocess.run(
+        command, cwd=home, env=environment(home), capture_output=True, encoding="utf-8", check=True
+    )
     found, kept, hidden = json.loads(done.stdout)
     assert (found, kept) == ("True", "True")
     assert 'ot.pack("time").now()' in hidden
 
 
 def test_a_server_never_joins_another_pack(tmp_path: Path) -> None:
-    file = write_pack(tmp_path / ".onetool" / "tools", "mine", "def first() -> int:\n    return 1\n")
+    file = write_pack(
+        tmp_path / ".onetool" / "tools", "mine", "def first() -> int:\n    return 1\n"
+    )
     names = ("machine", "mine", "a-b", "a_b", "other")
     settings = {
         "servers": {name: hostile_server("echo") for name in names},
@@ -295,7 +331,9 @@ def test_a_server_never_joins_another_pack(tmp_path: Path) -> None:
         app.onetool.bus.register_tool(make_tool("other.now"))
         for name in ("machine", "mine", "other"):
             assert app.run(f"ot.call('{name}.echo', text='a')").error == "not_found", name
-        assert app.run("ot.call('a_b.echo', text='a')").error == "permission_denied", "it is the name of a-b in code"
+        assert app.run("ot.call('a_b.echo', text='a')").error == "permission_denied", (
+            "it is the name of a-b in code"
+        )
         assert "machine has: cpu, disk, memory, now." in app.failure("machine.echo(text='a')")
         assert app.value("mine.first()") == "1"
         problems = "\n".join(app.data("ot.health()")["problems"])

@@ -1,4 +1,6 @@
-"""One sign-in with an authorization server that others wrote: `oidc-provider` of npm, with its own login pages."""
+"""One sign-in with an authorization server that others wrote: `oidc-provider` of npm, with its own
+login pages.
+"""
 
 import json
 import re
@@ -27,7 +29,9 @@ def run_provider() -> Iterator[str]:
         port = free.getsockname()[1]
     directory = install_program(PACKAGE)
     command = [str(NODE), str(SCRIPT), str(directory), str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     try:
         assert process.stdout is not None
         assert "ready" in process.stdout.readline()
@@ -52,7 +56,9 @@ def sign_in_on_pages(url: str, user: str) -> str:
 def test_a_sign_in_with_oidc_provider(tmp_path: Path) -> None:
     with run_provider() as issuer, authorization_server() as protected:
         protected.accept_tokens_of(issuer)
-        configure_server(tmp_path, protected, auth={"type": "oauth", "scopes": ["openid", "offline_access"]})
+        configure_server(
+            tmp_path, protected, auth={"type": "oauth", "scopes": ["openid", "offline_access"]}
+        )
         with start_login(tmp_path, "gh", "--no-browser") as process:
             assert "Signed in" in sign_in_on_pages(read_url(process), "ada")
             output, errors = process.communicate(timeout=60)

@@ -1,7 +1,8 @@
-"""Requests of tools that are imported from real documents, such as the GitHub API, validated by Prism.
+"""Requests of tools that are imported from real documents, such as the GitHub API, validated by
+Prism.
 
-Prism validates path, query, headers, body and credentials. A run of CI sends a part of the operations, spread evenly;
-the nightly run sends all.
+Prism validates path, query, headers, body and credentials. A run of CI sends a part of the
+operations, spread evenly; the nightly run sends all.
 """
 
 import json
@@ -12,7 +13,15 @@ from urllib.parse import urlsplit
 
 import pytest
 from tests.cells_support import NIGHTLY
-from tests.openapi_support import Sampler, build_request, examples, format_violation, github, packages, run_prism
+from tests.openapi_support import (
+    Sampler,
+    build_request,
+    examples,
+    format_violation,
+    github,
+    packages,
+    run_prism,
+)
 
 from onetool.errors import ArgumentError, BundleError
 from onetool.sources.bundles.imported import BundleImport
@@ -28,7 +37,11 @@ ANY_HOST = "https://api.example.com/base"
 WITHOUT_TOOLS = {"title", "webhooks"}
 # Prism fails on some of the other documents.
 VALIDATED_DOCUMENTS = ("3.0/json/security.json", "3.1/json/train-travel.json")
-MORE_VALIDATED_DOCUMENTS = ("3.0/json/star-trek.json", "3.0/json/form-data.json", "3.0/json/parameters-extreme.json")
+MORE_VALIDATED_DOCUMENTS = (
+    "3.0/json/star-trek.json",
+    "3.0/json/form-data.json",
+    "3.0/json/parameters-extreme.json",
+)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +67,9 @@ def test_every_operation_of_github_is_a_tool(github_import: BundleImport) -> Non
 
 
 @pytest.mark.nightly
-def test_the_requests_of_githubs_tools_are_accepted(github_import: BundleImport, tmp_path: Path) -> None:
+def test_the_requests_of_githubs_tools_are_accepted(
+    github_import: BundleImport, tmp_path: Path
+) -> None:
     chosen = [github_import.tools[n * OPERATIONS // SAMPLE][2] for n in range(SAMPLE)]
     with run_prism(_write_partial_document(chosen, tmp_path / "github.json")) as validator:
         found = find_violations(validator, chosen)
@@ -62,11 +77,24 @@ def test_the_requests_of_githubs_tools_are_accepted(github_import: BundleImport,
 
 
 def _write_partial_document(tools: list[dict[str, Any]], file: Path) -> Path:
-    """Write the GitHub document with only these paths and their components: Prism is slow with large documents."""
+    """Write the GitHub document with only these paths and their components: Prism is slow with
+    large documents.
+    """
     document = json.loads(github().read_text(encoding="utf-8"))
-    paths = {re.sub(r"\$\{(?:\w+:)?\w+\}", "{}", urlsplit(tool["httpImpl"]["urlTemplate"]).path) for tool in tools}
-    kept = {path: item for path, item in document["paths"].items() if re.sub(r"\{[^}]+\}", "{}", path) in paths}
-    smaller = {"paths": kept, "components": _collect_components(kept, document["components"]), "x-webhooks": {}}
+    paths = {
+        re.sub(r"\$\{(?:\w+:)?\w+\}", "{}", urlsplit(tool["httpImpl"]["urlTemplate"]).path)
+        for tool in tools
+    }
+    kept = {
+        path: item
+        for path, item in document["paths"].items()
+        if re.sub(r"\{[^}]+\}", "{}", path) in paths
+    }
+    smaller = {
+        "paths": kept,
+        "components": _collect_components(kept, document["components"]),
+        "x-webhooks": {},
+    }
     file.write_text(json.dumps({**document, **smaller}), encoding="utf-8")
     return file
 
@@ -84,7 +112,9 @@ def _collect_components(paths: dict[str, Any], components: dict[str, Any]) -> di
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", (*VALIDATED_DOCUMENTS, *MORE_VALIDATED_DOCUMENTS) if NIGHTLY else VALIDATED_DOCUMENTS)
+@pytest.mark.parametrize(
+    "name", (*VALIDATED_DOCUMENTS, *MORE_VALIDATED_DOCUMENTS) if NIGHTLY else VALIDATED_DOCUMENTS
+)
 def test_the_requests_of_small_documents_are_accepted(name: str) -> None:
     document = packages() / "@readme" / "oas-examples" / name
     tools = [tool for _, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools]
@@ -95,8 +125,13 @@ def test_the_requests_of_small_documents_are_accepted(name: str) -> None:
 
 def test_the_validator_accepts_the_pet_store_and_rejects_a_wrong_request() -> None:
     document = packages() / "@readme" / "oas-examples" / "3.0" / "json" / "petstore.json"
-    tools = {slug: tool for slug, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools}
-    wrong = {**tools["add-pet"], "httpImpl": {**tools["add-pet"]["httpImpl"], "body": {"name": "${name}"}}}
+    tools = {
+        slug: tool for slug, _, tool in to_bundle(document.read_bytes(), server=ANY_HOST).tools
+    }
+    wrong = {
+        **tools["add-pet"],
+        "httpImpl": {**tools["add-pet"]["httpImpl"], "body": {"name": "${name}"}},
+    }
     with run_prism(document) as validator:
         assert not find_violations(validator, list(tools.values()), "/base")
         assert "photoUrls" in find_violations(validator, [wrong], "/base")[0]

@@ -1,4 +1,6 @@
-"""Sign-in with a certified OpenID provider: JWTs over REST and MCP, an MCP client, and the admin UI in a browser."""
+"""Sign-in with a certified OpenID provider: JWTs over REST and MCP, an MCP client, and the admin UI
+in a browser.
+"""
 
 import asyncio
 import contextlib
@@ -12,7 +14,12 @@ import pytest
 from mcp import Client
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
 from playwright.sync_api import Browser, Page, expect
 from pydantic import AnyUrl
 from tests.oidc_support import Provider, serve_provider
@@ -21,7 +28,9 @@ from tests.rest_support import ServedApp, serve_app
 from tests.support import eventually, get_texts
 
 pytestmark = pytest.mark.slow
-FORWARDED: Final = {"X-Forwarded-For": "192.0.2.1"}  # so that requests of this machine need a credential
+FORWARDED: Final = {
+    "X-Forwarded-For": "192.0.2.1"
+}  # so that requests of this machine need a credential
 AGENTS: Final = {"default": {}, "engineer": {"permissions": ["read", "network"]}, "lead": {}}
 SECRET: Final = "s3cr3t-of-the-client"
 
@@ -59,18 +68,23 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
         leads = {**table, **client, "agents": {"leads": "lead"}, "scope": "approve"}
         engineers = {**table, **client, "agents": {"engineers": "engineer"}}
         robots = {**table, "agent_claim": "sub", "agents": {"robot": "engineer"}}
-        settings = {"agents": AGENTS, "auth": {"issuers": [leads, engineers, robots], "public_url": url}}
+        settings = {
+            "agents": AGENTS,
+            "auth": {"issuers": [leads, engineers, robots], "public_url": url},
+        }
         with serve_app(folder, settings, port=port) as app:
             yield Setup(app, provider, url, settings)
 
 
-# --- programs ------------------------------------------------------------------------------------------------------
+# --- programs -------------------------------------------------------------------------------------
 
 
 def test_a_program_uses_its_jwt_over_rest(setup: Setup) -> None:
     asked = {"grant_type": "client_credentials", "resource": setup.mcp, "scope": "openid"}
     credentials = ("robot", "s3cr3t-of-the-robot")
-    answer = httpx2.post(f"{setup.provider.url}/token", data=asked, auth=credentials, trust_env=False)
+    answer = httpx2.post(
+        f"{setup.provider.url}/token", data=asked, auth=credentials, trust_env=False
+    )
     token = answer.json()["access_token"]
     headers = {**FORWARDED, "Authorization": f"Bearer {token}"}
     ran = setup.app.rest.client.post("/api/run", json={"command": "6 * 7"}, headers=headers).json()
@@ -106,15 +120,23 @@ def test_an_mcp_client_signs_in_by_itself(setup: Setup) -> None:
     assert len(storage.visited) == 1
     assert f"resource={setup.mcp.replace(':', '%3A').replace('/', '%2F')}" in storage.visited[0]
     assert storage.client is not None, "it registered itself"
-    headers = {**FORWARDED, "Authorization": f"Bearer {storage.tokens.access_token if storage.tokens else ''}"}
+    headers = {
+        **FORWARDED,
+        "Authorization": f"Bearer {storage.tokens.access_token if storage.tokens else ''}",
+    }
     caller = setup.app.rest.client.get("/api/session", headers=headers).json()
     assert (caller["agent"], caller["scope"]) == ("engineer", "use")
-    actors = {run["actor"].partition(" (")[0] for run in setup.app.rest.client.get("/api/runs").json()["runs"]}
+    actors = {
+        run["actor"].partition(" (")[0]
+        for run in setup.app.rest.client.get("/api/runs").json()["runs"]
+    }
     assert "subject alice" in actors
 
 
 async def _run_with_sdk(setup: Setup, storage: MemoryStorage, name: str) -> list[str]:
-    """Connect with the SDK's OAuth client, which discovers everything from the first 401, and run code."""
+    """Connect with the SDK's OAuth client, which discovers everything from the first 401, and run
+    code.
+    """
     callback: dict[str, str] = {}
 
     async def open_browser(url: str) -> None:
@@ -123,13 +145,21 @@ async def _run_with_sdk(setup: Setup, storage: MemoryStorage, name: str) -> list
         callback.update(parse_qsl(urlsplit(target).query))
 
     async def wait_for_callback() -> AuthorizationCodeResult:
-        return AuthorizationCodeResult(code=callback["code"], state=callback["state"], iss=callback.get("iss"))
+        return AuthorizationCodeResult(
+            code=callback["code"], state=callback["state"], iss=callback.get("iss")
+        )
 
     metadata = OAuthClientMetadata(
-        client_name="a test", redirect_uris=[AnyUrl("http://127.0.0.1:1/callback")], application_type="native"
+        client_name="a test",
+        redirect_uris=[AnyUrl("http://127.0.0.1:1/callback")],
+        application_type="native",
     )
     oauth = OAuthClientProvider(
-        setup.mcp, metadata, storage, redirect_handler=open_browser, callback_handler=wait_for_callback
+        setup.mcp,
+        metadata,
+        storage,
+        redirect_handler=open_browser,
+        callback_handler=wait_for_callback,
     )
     async with (
         httpx2.AsyncClient(auth=oauth, headers=FORWARDED, trust_env=False, timeout=30) as http,
@@ -144,13 +174,20 @@ def test_the_metadata_names_the_resource_and_the_issuer(setup: Setup) -> None:
     assert rejected.status_code == 401
     document = f"{setup.url}/.well-known/oauth-protected-resource"
     assert rejected.headers["www-authenticate"] == f'Bearer resource_metadata="{document}/mcp"'
-    assert client.get("/api/runs", headers=FORWARDED).headers["www-authenticate"].endswith(f'{document}"')
+    assert (
+        client.get("/api/runs", headers=FORWARDED)
+        .headers["www-authenticate"]
+        .endswith(f'{document}"')
+    )
     for path, resource in ((document, setup.url), (f"{document}/mcp", setup.mcp)):
         found = client.get(path, headers=FORWARDED).json()
-        assert (found["resource"], found["authorization_servers"]) == (resource, [setup.provider.url])
+        assert (found["resource"], found["authorization_servers"]) == (
+            resource,
+            [setup.provider.url],
+        )
 
 
-# --- the admin UI --------------------------------------------------------------------------------------------------
+# --- the admin UI ---------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -191,7 +228,9 @@ def test_a_person_signs_in_to_the_admin_ui_and_out(browser: Browser, setup: Setu
         csrf = page.evaluate("JSON.parse(localStorage.getItem('onetool.csrf'))")
         fields = {**FORWARDED, "cookie": f"{session['name']}={session['value']}"}
         client = setup.app.rest.client
-        assert client.get("/api/runs", headers=fields).status_code == 401, "the cookie alone proves nothing"
+        assert client.get("/api/runs", headers=fields).status_code == 401, (
+            "the cookie alone proves nothing"
+        )
         fields["x-onetool-csrf"] = csrf
         assert client.get("/api/session", headers=fields).json()["agent"] == "engineer"
         assert client.get("/api/approvals", headers=fields).status_code == 403, "the scope is use"
@@ -201,14 +240,16 @@ def test_a_person_signs_in_to_the_admin_ui_and_out(browser: Browser, setup: Setu
         assert client.get("/api/runs", headers=fields).status_code == 401
 
 
-# --- attacks on the sign-in ----------------------------------------------------------------------------------------
+# --- attacks on the sign-in -----------------------------------------------------------------------
 
 
 def start(client: httpx2.Client) -> dict[str, str]:
     answer = client.get("/auth/sign-in")
     assert answer.status_code == 303
     assert "HttpOnly; SameSite=Lax" in answer.headers["set-cookie"]
-    return dict(parse_qsl(urlsplit(answer.headers["location"]).query)) | {"url": answer.headers["location"]}
+    return dict(parse_qsl(urlsplit(answer.headers["location"]).query)) | {
+        "url": answer.headers["location"]
+    }
 
 
 def finish(client: httpx2.Client, callback: str) -> str:
@@ -239,13 +280,21 @@ def test_a_sign_in_belongs_to_the_browser_that_started_it(
     code = finish(attacker, callback).removeprefix("/code/")
     start(victim)
     assert victim.post("/api/session", json={"code": code}).status_code == 403, "nor use its code"
-    assert attacker.post("/api/session", json={"code": code}).status_code == 403, "a code is used once"
-    for changed in ("state=wrong&code=x", "code=x", f"error=access_denied&state={start(attacker)['state']}"):
+    assert attacker.post("/api/session", json={"code": code}).status_code == 403, (
+        "a code is used once"
+    )
+    for changed in (
+        "state=wrong&code=x",
+        "code=x",
+        f"error=access_denied&state={start(attacker)['state']}",
+    ):
         assert finish(attacker, f"/auth/callback?{changed}").startswith("/sign-in/")
     query = start(attacker)
     other = start(attacker)
     callback = setup.provider.sign_in(query["url"], "alice").replace(query["state"], other["state"])
-    assert finish(attacker, callback) == "/sign-in/failed", "the code belongs to another verifier and nonce"
+    assert finish(attacker, callback) == "/sign-in/failed", (
+        "the code belongs to another verifier and nonce"
+    )
     callback = setup.provider.sign_in(start(attacker)["url"], "alice")
     assert finish(attacker, callback.replace("iss=http", "iss=https")) == "/sign-in/failed"
 
@@ -255,23 +304,36 @@ def open_session(setup: Setup, client: httpx2.Client, name: str) -> httpx2.Respo
     return client.post("/api/session", json={"code": code})
 
 
-def test_the_group_of_a_person_gives_agent_and_scope(setup: Setup, make_client: Callable[[], httpx2.Client]) -> None:
+def test_the_group_of_a_person_gives_agent_and_scope(
+    setup: Setup, make_client: Callable[[], httpx2.Client]
+) -> None:
     client = make_client()
     opened = open_session(setup, client, "boss").json()
     fields = {"x-onetool-csrf": opened["csrf"]}
     caller = client.get("/api/session", headers=fields).json()
-    assert (caller["agent"], caller["scope"], caller["actor"]) == ("lead", "approve", opened["actor"])
+    assert (caller["agent"], caller["scope"], caller["actor"]) == (
+        "lead",
+        "approve",
+        opened["actor"],
+    )
     assert client.get("/api/approvals", headers=fields).status_code == 200
     assert client.post("/api/run", json={"command": "1"}, headers=fields).status_code == 403
     assert client.delete("/api/session", headers=fields).status_code == 204
     with setup.without_issuers("engineers"):
-        assert finish(client, setup.provider.sign_in(start(client)["url"], "alice")) == "/sign-in/no-agent"
+        assert (
+            finish(client, setup.provider.sign_in(start(client)["url"], "alice"))
+            == "/sign-in/no-agent"
+        )
 
 
-def test_a_session_ends_with_its_issuer(setup: Setup, make_client: Callable[[], httpx2.Client]) -> None:
+def test_a_session_ends_with_its_issuer(
+    setup: Setup, make_client: Callable[[], httpx2.Client]
+) -> None:
     client = make_client()
     opened = open_session(setup, client, "alice")
-    assert "Max-Age=3" in opened.headers["set-cookie"], "not longer than the ID token, which expires after an hour"
+    assert "Max-Age=3" in opened.headers["set-cookie"], (
+        "not longer than the ID token, which expires after an hour"
+    )
     fields = {"x-onetool-csrf": opened.json()["csrf"]}
     assert client.get("/api/runs", headers=fields).status_code == 200
     with setup.without_issuers():

@@ -1,4 +1,6 @@
-"""What an owner disabled stays disabled when it is deleted and stored again, by a request or an import."""
+"""What an owner disabled stays disabled when it is deleted and stored again, by a request or an
+import.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +26,9 @@ class Place:
     home: EditedHome
     variables: dict[str, str]
 
-    def send(self, method: str, path: str, body: object = None, scope: str = "use") -> httpx2.Response:
+    def send(
+        self, method: str, path: str, body: object = None, scope: str = "use"
+    ) -> httpx2.Response:
         return self.home.send(method, path, body, scope)
 
     def add_bundle(self, slug: str, scope: str = "use", bundle: str = "") -> str:
@@ -33,7 +37,9 @@ class Place:
         assert added.is_success, added.text
         return path
 
-    def add_tool(self, bundle: str, version: str = "1", scope: str = "use", **fields: Any) -> httpx2.Response:
+    def add_tool(
+        self, bundle: str, version: str = "1", scope: str = "use", **fields: Any
+    ) -> httpx2.Response:
         return self.send("PUT", f"{bundle}/tools/now/version/{version}", draft(**fields), scope)
 
     def switch(self, path: str, *, on: bool, scope: str = "use") -> httpx2.Response:
@@ -45,7 +51,9 @@ class Place:
 
     def import_archive(self, slug: str, scope: str = "use", **query: str) -> httpx2.Response:
         headers = {"authorization": f"Bearer {TOKENS[scope]}"}
-        return self.home.rest.client.post("/api/import", params=query, content=pack(slug), headers=headers)
+        return self.home.rest.client.post(
+            "/api/import", params=query, content=pack(slug), headers=headers
+        )
 
     def cli(self, *arguments: str) -> None:
         done = run_cli(self.home.home, *arguments, **self.variables)
@@ -66,7 +74,9 @@ def pack(slug: str) -> bytes:
 
 
 @pytest.fixture(scope="module", params=["files", "postgresql"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
     variables = {}
     if request.param == "postgresql":
         server = request.getfixturevalue("postgres_server")
@@ -83,7 +93,9 @@ def cleaned(place: Place) -> Iterator[None]:
     for bundle in place.home.get("/tools/bundles?includeDisabled=true")["bundles"]:
         path = f"/tools/bundles/{bundle['id']}"
         place.switch(path, on=True, scope="owner")
-        for tool in place.home.get(f"/tools/tools?includeDisabled=true&bundleIDs={bundle['id']}")["tools"]:
+        for tool in place.home.get(f"/tools/tools?includeDisabled=true&bundleIDs={bundle['id']}")[
+            "tools"
+        ]:
             version = f"{path}/tools/{tool['slug']}/version/{tool['version']}"
             place.switch(version, on=True, scope="owner")
             place.send("DELETE", version, scope="owner")
@@ -161,7 +173,9 @@ def test_a_renamed_bundle_does_not_enable_a_tool(place: Place) -> None:
 
 
 @pytest.mark.parametrize("scope", ["use", "owner"])
-def test_an_import_stores_what_an_owner_disabled_as_disabled(place: Place, scope: str, tmp_path: Path) -> None:
+def test_an_import_stores_what_an_owner_disabled_as_disabled(
+    place: Place, scope: str, tmp_path: Path
+) -> None:
     imported = place.import_archive("rain")
     assert imported.status_code == 201, imported.text
     bundle = f"/tools/bundles/{imported.json()['bundle']['id']}"

@@ -1,4 +1,6 @@
-"""`onetool test` and `onetool dev`: the examples, the tests and the help of a pack, as its author sees them."""
+"""`onetool test` and `onetool dev`: the examples, the tests and the help of a pack, as its author
+sees them.
+"""
 
 import json
 import os
@@ -19,7 +21,11 @@ from tests.workers_support import HEADER, write_pack
 
 from onetool_child.confine import landlock_version
 
-HAS_SANDBOX = sys.platform == "linux" and landlock_version() >= 1 and platform.machine() in {"x86_64", "aarch64"}
+HAS_SANDBOX = (
+    sys.platform == "linux"
+    and landlock_version() >= 1
+    and platform.machine() in {"x86_64", "aarch64"}
+)
 TIMES = '''
     """Times."""
 
@@ -163,13 +169,18 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     secrets.chmod(0o600)
     file = write_pack(home / ".onetool", "times", TIMES, HEADER)
     write_tests(file.parent, "test_times.py", TESTS.replace("OUTSIDE", str(home / "outside")))
-    write_tests(file.parent, "test_whole.py", "import pytest\n\npytest.skip('not here', allow_module_level=True)\n")
+    write_tests(
+        file.parent,
+        "test_whole.py",
+        "import pytest\n\npytest.skip('not here', allow_module_level=True)\n",
+    )
     (home / "pytest.ini").write_text("[pytest]\naddopts = --unknown-option\n", encoding="utf-8")
     file = write_pack(home / ".onetool", "send", SEND, HEADER)
     write_tests(
         file.parent,
         "test_send.py",
-        "import send_tools\n\nCALL = ot.call\n\ndef test_send():\n    assert CALL and send_tools.send('x')\n",
+        "import send_tools\n\nCALL = ot.call\n\ndef test_send():\n    assert CALL and"
+        " send_tools.send('x')\n",
     )
     return home
 
@@ -179,7 +190,7 @@ def write_tests(directory: Path, name: str, text: str) -> None:
     (directory / "tests" / name).write_text(dedent(text), encoding="utf-8")
 
 
-# --- onetool test ----------------------------------------------------------------------------------------------------
+# --- onetool test ---------------------------------------------------------------------------------
 
 
 def test_examples_and_tests_are_run_and_compared(home: Path) -> None:
@@ -293,7 +304,9 @@ def test_packs_in_one_directory_have_tests_of_their_own(home: Path) -> None:
 def test_a_pytest_that_fails_without_a_failed_test_is_a_failure(home: Path) -> None:
     file = write_pack(home / ".onetool", "gone", "def f(): pass\n", HEADER)
     write_tests(
-        file.parent, "test_gone.py", "import pytest\n\ndef test_a(): pass\n\ndef test_b(): pytest.exit('gone')\n"
+        file.parent,
+        "test_gone.py",
+        "import pytest\n\ndef test_a(): pass\n\ndef test_b(): pytest.exit('gone')\n",
     )
     done = run_cli(home, "test", "gone")
     assert done.returncode == 1
@@ -337,8 +350,12 @@ def test_dev_asks_for_trust_in_a_new_file_once(tmp_path: Path, name: str) -> Non
         )
 
     assert run("init").returncode == 0
-    (work / ".onetool" / "tools" / "hello" / "hello_tools.py").write_text("def g() -> int:\n    return 1\n")
-    (work / ".onetool" / "tools" / "fresh_tools.py").write_text("def f() -> int:\n    return 1\n", encoding="utf-8")
+    (work / ".onetool" / "tools" / "hello" / "hello_tools.py").write_text(
+        "def g() -> int:\n    return 1\n"
+    )
+    (work / ".onetool" / "tools" / "fresh_tools.py").write_text(
+        "def f() -> int:\n    return 1\n", encoding="utf-8"
+    )
     assert "not confirmed" in run("dev", "--once", name).stderr
     asked = run("dev", "--once", name, answer="yes\n")
     assert (asked.returncode, asked.stderr) == (0, "")
@@ -349,7 +366,7 @@ def test_dev_asks_for_trust_in_a_new_file_once(tmp_path: Path, name: str) -> Non
         assert "Trust it?" not in again.stdout
 
 
-# --- onetool dev -----------------------------------------------------------------------------------------------------
+# --- onetool dev ----------------------------------------------------------------------------------
 
 
 def test_a_file_can_be_developed_before_it_is_configured(tmp_path: Path) -> None:
@@ -366,7 +383,9 @@ def test_a_file_can_be_developed_before_it_is_configured(tmp_path: Path) -> None
         assert "Signature" not in changed, "only what changed is shown"
         assert "'Bye, Ada!'" in changed
         write_tests(
-            file.parent, "test_watched.py", "import helper\n\ndef test_word():\n    assert helper.WORD == 'Hi'\n"
+            file.parent,
+            "test_watched.py",
+            "import helper\n\ndef test_word():\n    assert helper.WORD == 'Hi'\n",
         )
         assert "failed" in output.wait().partition("test_word")[0].splitlines()[-1]
         file.write_text(WATCHED.replace("def greet(", "def greet(("), encoding="utf-8")
@@ -381,7 +400,11 @@ def test_a_file_can_be_developed_before_it_is_configured(tmp_path: Path) -> None
 
 
 def test_dev_once_exits_with_the_result(tmp_path: Path) -> None:
-    write_pack(tmp_path / ".onetool", "watched", WATCHED.replace("import helper", "class helper: WORD = 'Hello'"))
+    write_pack(
+        tmp_path / ".onetool",
+        "watched",
+        WATCHED.replace("import helper", "class helper: WORD = 'Hello'"),
+    )
     done = run_cli(tmp_path, "dev", "watched", "--once")
     assert (done.returncode, done.stderr) == (0, "")
     assert "# watched.greet" in done.stdout
@@ -392,7 +415,9 @@ def test_dev_once_exits_with_the_result(tmp_path: Path) -> None:
 
 
 class Output:
-    """The output of a process that watches a file, in parts that end when it waits for the next change."""
+    """The output of a process that watches a file, in parts that end when it waits for the next
+    change.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file, self._read = file, 0
@@ -441,7 +466,9 @@ STRANGER = '''
 '''
 
 
-def test_a_file_outside_the_pack_directories_gets_no_secrets_of_a_pack_with_its_name(tmp_path: Path) -> None:
+def test_a_file_outside_the_pack_directories_gets_no_secrets_of_a_pack_with_its_name(
+    tmp_path: Path,
+) -> None:
     configure(tmp_path, "tools: {shop: {secrets: [SHOP_KEY], note: private}}")
     secrets = tmp_path / ".onetool" / "secrets.yaml"
     secrets.write_text("SHOP_KEY: value-of-the-shop-key", encoding="utf-8")
@@ -450,4 +477,6 @@ def test_a_file_outside_the_pack_directories_gets_no_secrets_of_a_pack_with_its_
     file.parent.mkdir()
     file.write_text(dedent(STRANGER), encoding="utf-8")
     done = run_cli(tmp_path, "test", "clone/shop_tools.py")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed"), done.stdout + done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "1 passed"), (
+        done.stdout + done.stderr
+    )

@@ -1,4 +1,6 @@
-"""A pack with pydantic, attrs, NumPy, Pillow and matplotlib in an environment of its own, through an MCP client."""
+"""A pack with pydantic, attrs, NumPy, Pillow and matplotlib in an environment of its own, through
+an MCP client.
+"""
 
 import base64
 import json
@@ -136,7 +138,10 @@ def test_models_are_parameters_and_results(client: Connection) -> None:
     assert run(client, "[shop.has_mcp()]") == [False]  # a package of the server
     for wrong, message in (
         ("{'day': 'x', 'lines': []}", "invalid value order.day='x'"),
-        ("{'day': '2024-02-29', 'lines': [{'sku': 'a', 'price': 0}]}", "order.lines[0].price: 0 is less than or equal"),
+        (
+            "{'day': '2024-02-29', 'lines': [{'sku': 'a', 'price': 0}]}",
+            "order.lines[0].price: 0 is less than or equal",
+        ),
     ):
         assert message in str(client.run(f"shop.bill({wrong})").content), wrong
 

@@ -113,12 +113,17 @@ def plan(app: App, code: str) -> Any:
 
 def test_reads_are_executed_and_effects_are_listed_in_order(app: App) -> None:
     code = (
-        "for title in hub.titles():\n    hub.create(title, labels=['a'])\nhub.undeclared()\n[hub.titles(), sum([1, 2])]"
+        "for title in hub.titles():\n    hub.create(title,"
+        " labels=['a'])\nhub.undeclared()\n[hub.titles(), sum([1, 2])]"
     )
     assert plan(app, code) == {
         "calls": [
             *(
-                {"tool": "hub.create", "arguments": {"title": title, "labels": ["a"]}, "effects": ["external"]}
+                {
+                    "tool": "hub.create",
+                    "arguments": {"title": title, "labels": ["a"]},
+                    "effects": ["external"],
+                }
                 for title in ("one", "two")
             ),
             {"tool": "hub.undeclared", "arguments": {}, "effects": ["write", "external"]},
@@ -133,7 +138,11 @@ def test_an_unknown_result_can_be_passed_on(app: App) -> None:
     assert plan(app, code) == {
         "calls": [
             CREATED,
-            {"tool": "hub.comment", "arguments": {"number": shown, "text": "hi"}, "effects": ["write"]},
+            {
+                "tool": "hub.comment",
+                "arguments": {"number": shown, "text": "hi"},
+                "effects": ["write"],
+            },
         ],
         "value": {"made": [shown, "<result of hub.comment #2>"]},
     }
@@ -150,7 +159,8 @@ def test_using_an_unknown_result_ends_the_plan(app: App, use: str) -> None:
     [
         (f"{MAKE}hub.titles(of=[a])", DEPENDS),
         pytest.param(
-            f"{MAKE}import threading\nt = threading.Thread(target=lambda: str(a)); t.start(); t.join()",
+            f"{MAKE}import threading\nt = threading.Thread(target=lambda: str(a)); t.start();"
+            " t.join()",
             f"line 3: {DEPENDS}",
             marks=pytest.mark.kernel,
         ),
@@ -158,7 +168,10 @@ def test_using_an_unknown_result_ends_the_plan(app: App, use: str) -> None:
         (f"{MAKE}1 / 0", "ZeroDivisionError: division by zero"),
         (f"{MAKE}hub.comment(number='no', text='x')", "ArgumentError: hub.comment()"),
         (f"{MAKE}hub.comment(wrong=a)", "ArgumentError: hub.comment() has no argument 'wrong'"),
-        (f"{MAKE}hub.sneak()", "a tool that only reads tried to call hub.create, which a plan does not call"),
+        (
+            f"{MAKE}hub.sneak()",
+            "a tool that only reads tried to call hub.create, which a plan does not call",
+        ),
     ],
 )
 def test_why_a_plan_ends(app: App, code: str, ended: str) -> None:
@@ -182,7 +195,9 @@ None"""
 
 
 def test_a_forged_marker_causes_no_effect(app: App) -> None:
-    """Code can read the marker in its own process and send it as an argument, or call what ends the plan."""
+    """Code can read the marker in its own process and send it as an argument, or call what ends the
+    plan.
+    """
     code = f"""{MAKE}
 marker = type(a).to_data(a)
 hub.comment(number=marker, text='forged'), hub.comment(number={{**marker, 'b': 1}}, text='changed')"""
@@ -190,16 +205,27 @@ hub.comment(number=marker, text='forged'), hub.comment(number={{**marker, 'b': 1
     assert [call["tool"] for call in found["calls"]] == ["hub.create", "hub.comment"]
     assert found["ended"].startswith("ArgumentError: hub.comment()")
     sent = {"name": "hub.create", "args": ["raw"], "kwargs": {}}
-    assert plan(app, f"sorted(ot._request('call', {sent!r})) and None")["calls"][0]["arguments"] == {"title": "raw"}
+    assert plan(app, f"sorted(ot._request('call', {sent!r})) and None")["calls"][0][
+        "arguments"
+    ] == {"title": "raw"}
     for message in ({}, {"data": [{"x": 1}], "line": "no"}):
-        assert plan(app, f"ot._request('inspect', {message!r})")["ended"] == "depends on the result of a call"
+        assert (
+            plan(app, f"ot._request('inspect', {message!r})")["ended"]
+            == "depends on the result of a call"
+        )
 
 
 def test_sessions_are_not_changed(app: App) -> None:
     handle = app.value("s = ot.session(); s['x'] = 1; s")
     code = f"s = ot.session({handle!r})\nbefore = s['x']\ns['x'] = hub.create(title='x')\n"
-    assert [call["tool"] for call in plan(app, f"{code}before")["calls"]] == ["hub.create", "ot.session_update"]
-    assert plan(app, f"{code}s['x']")["ended"] == "line 4: depends on the result of ot.session_update (call 2)"
+    assert [call["tool"] for call in plan(app, f"{code}before")["calls"]] == [
+        "hub.create",
+        "ot.session_update",
+    ]
+    assert (
+        plan(app, f"{code}s['x']")["ended"]
+        == "line 4: depends on the result of ot.session_update (call 2)"
+    )
     assert app.data(f"dict(ot.session({handle!r}))") == {"x": 1}
 
 
@@ -221,12 +247,20 @@ def look(ctx: Context) -> str:
     configure(tmp_path, "agents: {default: {permissions: [read, write]}}")
     with open_app_in(tmp_path) as app:
         found = plan(app, "peek.look()")
-    assert found == {"calls": [], "ended": "a tool that only reads tried to call fs.write, which a plan does not call"}
+    assert found == {
+        "calls": [],
+        "ended": "a tool that only reads tried to call fs.write, which a plan does not call",
+    }
     assert not (tmp_path / "written.txt").exists()
 
 
 @pytest.mark.parametrize(
-    "code", ["ot.plan(code='1')", "ot.call('ot.plan', code='1')", "ot.parallel([lambda: ot.plan(code='1')])"]
+    "code",
+    [
+        "ot.plan(code='1')",
+        "ot.call('ot.plan', code='1')",
+        "ot.parallel([lambda: ot.plan(code='1')])",
+    ],
 )
 def test_a_plan_contains_no_other_plan(app: App, code: str) -> None:
     found = plan(app, code)
@@ -240,8 +274,13 @@ def test_an_agent_has_one_plan_at_a_time_which_ends_with_its_run() -> None:
         times = f"ot.parallel([lambda: ot.plan(code='{inner}')['value'][0]] * 3)"
         first, second, third = sorted(app.data(times))
         assert min(second - first, third - second) >= 0.3
-        after_reload = f"lambda: (__import__('time').sleep(0.1), ot.reload(), ot.plan(code='{inner}')['value'][0])[2]"
-        first, second = sorted(app.data(f"ot.parallel([lambda: ot.plan(code='{inner}')['value'][0], {after_reload}])"))
+        after_reload = (
+            "lambda: (__import__('time').sleep(0.1), ot.reload(),"
+            f" ot.plan(code='{inner}')['value'][0])[2]"
+        )
+        first, second = sorted(
+            app.data(f"ot.parallel([lambda: ot.plan(code='{inner}')['value'][0], {after_reload}])")
+        )
         assert second - first >= 0.3, "a reload does not give another turn"
         assert "took longer than 3 s" in app.run("ot.plan(code='while True: pass')").text
         assert app.data("ot.plan(code='1')")["value"] == 1  # the turn is free again
@@ -266,7 +305,9 @@ def test_a_run_and_its_plans_have_the_memory_of_one_run() -> None:
     with open_app({"execution": {"memory_mb": 192}}) as app:
         whole = app.data(FILL_MEMORY)
         code = f"code = {FILL_MEMORY!r}\nplanned = ot.plan(code=code)['value']\n{FILL_MEMORY}"
-        planned, own, planned_later = app.data(f"{code}\n(planned, megabytes, ot.plan(code=code)['value'])")
+        planned, own, planned_later = app.data(
+            f"{code}\n(planned, megabytes, ot.plan(code=code)['value'])"
+        )
         assert min(planned, own) > whole / 4
         assert own + max(planned, planned_later) <= whole
         # A run that uses most of its memory leaves little to its plan.
@@ -276,9 +317,15 @@ def test_a_run_and_its_plans_have_the_memory_of_one_run() -> None:
 
 def test_the_command_prints_the_plan(tmp_path: Path) -> None:
     configure(tmp_path, "agents: {default: {permissions: [read, write]}}")
-    done = run_cli(tmp_path, "run", "--plan", "--format", "json", "fs.write(path='a.txt', content='it\\'s')")
+    done = run_cli(
+        tmp_path, "run", "--plan", "--format", "json", "fs.write(path='a.txt', content='it\\'s')"
+    )
     assert done.returncode == 0, done.stderr
-    call = {"tool": "fs.write", "arguments": {"path": "a.txt", "content": "it's"}, "effects": ["write"]}
+    call = {
+        "tool": "fs.write",
+        "arguments": {"path": "a.txt", "content": "it's"},
+        "effects": ["write"],
+    }
     assert json.loads(done.stdout) == {"calls": [call], "value": "<result of fs.write #1>"}
     assert not (tmp_path / "a.txt").exists()
 

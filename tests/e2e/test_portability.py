@@ -1,4 +1,7 @@
-"""OneTool without what only Linux or POSIX has. Only the GitHub workflow runs on macOS and Windows themselves."""
+"""OneTool without what only Linux or POSIX has.
+
+Only the GitHub workflow runs on macOS and Windows themselves.
+"""
 
 import itertools
 import subprocess
@@ -18,7 +21,9 @@ START = "import sys; from onetool.cli.main import main; sys.exit(main(sys.argv[1
 
 @pytest.mark.slow
 def test_commands_work_without_posix(tmp_path: Path) -> None:
-    """Import all modules, run code, pause a run for a person, reject a file tool, and serve HTTP until a signal."""
+    """Import all modules, run code, pause a run for a person, reject a file tool, and serve HTTP
+    until a signal.
+    """
     make_notes(tmp_path)
     commands = [
         "run",
@@ -45,7 +50,9 @@ def test_commands_work_without_posix(tmp_path: Path) -> None:
         encoding="utf-8",
     ) as process:
         assert process.stdout is not None
-        printed = list(itertools.takewhile(lambda line: "http://127.0.0.1" not in line, process.stdout))
+        printed = list(
+            itertools.takewhile(lambda line: "http://127.0.0.1" not in line, process.stdout)
+        )
         process.terminate()
         printed += process.stdout
     assert "2\n" in printed, printed
@@ -66,9 +73,13 @@ def test_the_launcher_depends_on_the_platform_and_the_setting() -> None:
 def test_a_missing_extra_is_an_error_and_nothing_runs(tmp_path: Path) -> None:
     """Hide the extra, if it is installed, by a directory with a broken package of its name."""
     (tmp_path / "hidden" / "eryx").mkdir(parents=True)
-    (tmp_path / "hidden" / "eryx" / "__init__.py").write_text("raise ImportError('it is broken')", encoding="utf-8")
+    (tmp_path / "hidden" / "eryx" / "__init__.py").write_text(
+        "raise ImportError('it is broken')", encoding="utf-8"
+    )
     (tmp_path / ".onetool").mkdir()
-    (tmp_path / ".onetool" / "onetool.yaml").write_text("execution: {isolation: wasm}", encoding="utf-8")
+    (tmp_path / ".onetool" / "onetool.yaml").write_text(
+        "execution: {isolation: wasm}", encoding="utf-8"
+    )
     result = subprocess.run(
         [sys.executable, "-c", START, "run", "open('ran', 'w')"],
         cwd=tmp_path,
@@ -79,12 +90,18 @@ def test_a_missing_extra_is_an_error_and_nothing_runs(tmp_path: Path) -> None:
         timeout=TIMEOUT_SECONDS,
         check=False,
     )
-    expected = "it is broken" if sys.version_info >= (3, 12) else "requires Python 3.12 or newer, this is 3.11"
+    expected = (
+        "it is broken"
+        if sys.version_info >= (3, 12)
+        else "requires Python 3.12 or newer, this is 3.11"
+    )
     assert expected in result.stdout + result.stderr
     assert result.returncode == 1
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12) or not find_wasm_problem(), reason="the extra is installed")
+@pytest.mark.skipif(
+    sys.version_info < (3, 12) or not find_wasm_problem(), reason="the extra is installed"
+)
 def test_the_missing_extra_is_named_with_the_command_that_installs_it() -> None:
     assert find_wasm_problem().endswith(INSTALL)

@@ -44,20 +44,24 @@ def servers(repository: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def app(servers: dict[str, Any]) -> Iterator[App]:
-    agents = {"default": {"permissions": ["read", "write", "network"]}}  # hints of some tools tell that they write
+    agents = {
+        "default": {"permissions": ["read", "write", "network"]}
+    }  # hints of some tools tell that they write
     with open_app({"servers": servers, "agents": agents}) as app:
         yield app
 
 
 @pytest.fixture(scope="module")
-def client(servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+def client(
+    servers: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Connection]:
     home = tmp_path_factory.mktemp("home")
     configure(home, json.dumps({"servers": {"every": servers["every"]}}))
     with connect(home) as client:
         yield client
 
 
-# --- results in code ---------------------------------------------------------------------------------------
+# --- results in code ------------------------------------------------------------------------------
 
 
 def test_a_tool_name_with_a_dash_is_callable_in_both_forms(app: App) -> None:
@@ -69,15 +73,22 @@ def test_a_tool_name_with_a_dash_is_callable_in_both_forms(app: App) -> None:
 def test_structured_content_is_data(app: App) -> None:
     weather = app.data("every.get_structured_content(location='New York')")
     assert weather.keys() == {"temperature", "conditions", "humidity"}
-    assert app.value("type(every.get_structured_content(location='New York')['humidity']).__name__") == "int"
+    assert (
+        app.value("type(every.get_structured_content(location='New York')['humidity']).__name__")
+        == "int"
+    )
 
 
 def test_json_text_is_parsed(app: App) -> None:
-    assert app.value("clock.get_current_time(timezone='Europe/Zurich')['timezone']") == "Europe/Zurich"
+    assert (
+        app.value("clock.get_current_time(timezone='Europe/Zurich')['timezone']") == "Europe/Zurich"
+    )
 
 
 def test_arguments_are_checked_by_the_schema_of_the_server(app: App) -> None:
-    assert "requires 'b'. Signature: every.get_sum(a: float, b: float)" in app.failure("every.get_sum(a=1)")
+    assert "requires 'b'. Signature: every.get_sum(a: float, b: float)" in app.failure(
+        "every.get_sum(a=1)"
+    )
     assert "is not of type" in app.failure("every.get_sum(a=1, b='two')")
 
 
@@ -105,8 +116,8 @@ def test_resources_in_results_are_data(app: App) -> None:
 
 def test_several_servers_are_called_in_one_run(app: App, repository: Path) -> None:
     listing, status, graph = app.data(
-        f"(files.list_directory(path={str(repository)!r}), git.git_status(repo_path={str(repository)!r}),"
-        " memory.read_graph())"
+        f"(files.list_directory(path={str(repository)!r}),"
+        f" git.git_status(repo_path={str(repository)!r}), memory.read_graph())"
     )
     assert "[FILE] a.txt" in json.dumps(listing)
     assert "a.txt" in json.dumps(status)
@@ -128,7 +139,9 @@ def test_a_server_that_fails_at_import_is_reported_with_its_output(tmp_path: Pat
 
 def test_only_included_tools_are_listed(app: App) -> None:
     # Listing does not wait for servers that are still starting.
-    assert eventually(lambda: app.data("ot.tools(pattern='clock.', info='list')") == ["clock.get_current_time"])
+    assert eventually(
+        lambda: app.data("ot.tools(pattern='clock.', info='list')") == ["clock.get_current_time"]
+    )
     assert eventually(lambda: app.data("ot.tools(pattern='every.', info='list')"))
     names = app.data("ot.tools(pattern='every.', info='list')")
     assert "every.echo" in names
@@ -158,7 +171,7 @@ def test_results_of_concurrent_calls_are_in_order(app: App) -> None:
     assert app.data(code) == [f"Echo: {number}" for number in range(20)]
 
 
-# --- results for clients -----------------------------------------------------------------------------------
+# --- results for clients --------------------------------------------------------------------------
 
 
 def test_an_image_returned_by_a_run_is_sent_to_the_client(client: Connection) -> None:
@@ -173,7 +186,9 @@ def test_an_image_that_is_not_returned_is_not_sent(client: Connection) -> None:
 
 
 def test_a_blob_is_sent_to_the_client_as_an_embedded_resource(client: Connection) -> None:
-    content = client.run("ot.resources(server='every', uri='demo://resource/dynamic/blob/1')").content
+    content = client.run(
+        "ot.resources(server='every', uri='demo://resource/dynamic/blob/1')"
+    ).content
     assert [block for block in content if isinstance(block, EmbeddedResource)]
     assert not [block for block in content if isinstance(block, AudioContent)]
 
@@ -182,7 +197,7 @@ def test_an_invented_handle_sends_no_image(client: Connection) -> None:
     assert len(client.run("{'type': 'image', 'media': 'f' * 32}").content) == 1
 
 
-# --- other transports --------------------------------------------------------------------------------------
+# --- other transports -----------------------------------------------------------------------------
 
 
 @contextmanager
@@ -211,7 +226,9 @@ def _accepts_connections(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize(("mode", "path", "transport"), [("streamableHttp", "mcp", "http"), ("sse", "sse", "sse")])
+@pytest.mark.parametrize(
+    ("mode", "path", "transport"), [("streamableHttp", "mcp", "http"), ("sse", "sse", "sse")]
+)
 def test_an_http_server_works_and_its_end_is_detected(mode: str, path: str, transport: str) -> None:
     with serve_everything(mode) as (port, process):
         url = f"http://127.0.0.1:{port}/{path}"
@@ -221,7 +238,9 @@ def test_an_http_server_works_and_its_end_is_detected(mode: str, path: str, tran
             assert app.data("every.get_tiny_image()")[1]["mimeType"] == "image/png"
             assert app.data("ot.health()")["proxy"]["servers"] == {"every": "connected"}
             process.kill()
-            assert eventually(lambda: app.data("ot.health()")["proxy"]["servers"] == {"every": "disconnected"})
+            assert eventually(
+                lambda: app.data("ot.health()")["proxy"]["servers"] == {"every": "disconnected"}
+            )
             assert "every" in app.failure("every.get_sum(a=1, b=2)")
 
 
@@ -230,9 +249,14 @@ def test_headers_are_sent_and_rejections_are_reported(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    process = subprocess.Popen([sys.executable, str(script), str(port)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(port)], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
     url = f"http://127.0.0.1:{port}/mcp"
-    servers = {"right": {"url": url, "headers": {"X-Key": "open"}}, "wrong": {"url": url, "timeout": 5}}
+    servers = {
+        "right": {"url": url, "headers": {"X-Key": "open"}},
+        "wrong": {"url": url, "timeout": 5},
+    }
     servers["other"] = {"url": url, "headers": {"X-Key": "x"}, "timeout": 5}
     try:
         assert eventually(lambda: _accepts_connections(port), 30)
@@ -241,7 +265,9 @@ def test_headers_are_sent_and_rejections_are_reported(tmp_path: Path) -> None:
             assert "wrong requires a sign-in" in (failure := app.failure("wrong.whoami()"))
             assert "onetool login wrong" in failure
             assert "servers.wrong.headers" in failure
-            assert "cannot connect to other" in app.failure("other.whoami()")  # its header has the wrong value
+            assert "cannot connect to other" in app.failure(
+                "other.whoami()"
+            )  # its header has the wrong value
             assert "right.whoami" in app.value("ot.tools(pattern='whoami')")
     finally:
         process.kill()

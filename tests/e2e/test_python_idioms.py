@@ -1,4 +1,6 @@
-"""Idioms that Python programmers expect of packs and tools, over MCP: imports, help, inspection, letter case."""
+"""Idioms that Python programmers expect of packs and tools, over MCP: imports, help, inspection,
+letter case.
+"""
 
 import json
 import shutil
@@ -30,14 +32,20 @@ def newsSearch(query: str) -> str:
     """Search the news."""
     return f"news of {query}"
 '''
-STEP = {"type": "object", "properties": {"title": {"type": "string"}, "after": {"$ref": "#/$defs/step"}}}
+STEP = {
+    "type": "object",
+    "properties": {"title": {"type": "string"}, "after": {"$ref": "#/$defs/step"}},
+}
 PLAN = {
     "name": "plan",
     "description": "Plan a project.",
     "inputSchema": {
         "type": "object",
         "$defs": {"step": {**STEP, "required": ["title"]}},
-        "properties": {"owner": {"type": "string"}, "steps": {"type": "array", "items": {"$ref": "#/$defs/step"}}},
+        "properties": {
+            "owner": {"type": "string"},
+            "steps": {"type": "array", "items": {"$ref": "#/$defs/step"}},
+        },
         "required": ["steps"],
     },
 }
@@ -62,7 +70,9 @@ IDIOMS = {
     "hasattr(brave, 'search'), hasattr(brave, 'nothing')": "[true,false]",
     "dir(brave)": '["newsSearch","search"]',
     "callable(brave.search)": "True",
-    "brave.__name__, brave.search.__name__, brave.search.__qualname__": '["brave","search","brave.search"]',
+    "brave.__name__, brave.search.__name__, brave.search.__qualname__": (
+        '["brave","search","brave.search"]'
+    ),
     "import inspect\nstr(inspect.signature(brave.search))": SIGNATURE,
     "import inspect\nlist(inspect.signature(BRAVE.search).parameters)": '["query","count","site"]',
     "import inspect\ninspect.signature(brave.search).parameters['count'].default": "5",
@@ -122,7 +132,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize("code", IDIOMS)
-def test_an_idiom_has_the_value_that_python_programmers_expect(client: Connection, code: str) -> None:
+def test_an_idiom_has_the_value_that_python_programmers_expect(
+    client: Connection, code: str
+) -> None:
     answer = client.run(code)
     assert not answer.is_error, get_texts(answer)
     assert get_texts(answer)[-1] == IDIOMS[code]
@@ -147,9 +159,17 @@ def test_the_first_answer_of_a_new_server_knows_every_pack(tmp_path: Path) -> No
 def test_a_pack_never_replaces_a_module_and_failed_imports_have_hints(client: Connection) -> None:
     assert "add: import inspect" in get_texts(client.run("inspect.signature(brave.search)"))[-1]
     assert "Did you mean brave?" in get_texts(client.run("import brav"))[-1]
-    assert "the pack brave has: newsSearch, search." in get_texts(client.run("from brave import nothing"))[-1]
+    assert (
+        "the pack brave has: newsSearch, search."
+        in get_texts(client.run("from brave import nothing"))[-1]
+    )
     assert "Only Python's standard library" in get_texts(client.run("import numpy"))[-1]
-    assert get_texts(client.run("import fractions, pickle, multiprocessing\nfractions.Fraction(1, 2)"))[-1] == "1/2"
+    assert (
+        get_texts(
+            client.run("import fractions, pickle, multiprocessing\nfractions.Fraction(1, 2)")
+        )[-1]
+        == "1/2"
+    )
 
 
 def test_proj_is_explained(client: Connection) -> None:
@@ -170,7 +190,9 @@ def test_help_and_errors_show_the_fields_of_nested_arguments(client: Connection)
 
 
 def test_help_is_never_stored(tmp_path: Path) -> None:
-    many = [{**PLAN, "name": f"plan_{number}", "description": "long " * 500} for number in range(60)]
+    many = [
+        {**PLAN, "name": f"plan_{number}", "description": "long " * 500} for number in range(60)
+    ]
     prepare(tmp_path)
     (tmp_path / "plans" / "tools.json").write_text(json.dumps(many), encoding="utf-8")
     with connect(tmp_path) as client:
@@ -183,5 +205,7 @@ def test_help_is_never_stored(tmp_path: Path) -> None:
             text = get_texts(client.run(code))[-1]
             assert "planner" in text[:200], code
             assert '"handle"' not in text, code
-        assert "(cut: ask for one tool" in get_texts(client.run("ot.help('planner', info='full')"))[-1]
+        assert (
+            "(cut: ask for one tool" in get_texts(client.run("ot.help('planner', info='full')"))[-1]
+        )
     assert not list((tmp_path / ".onetool" / "tmp").glob("*.txt"))

@@ -1,4 +1,5 @@
-"""Calls that workers of queues make: results, errors, cancellation, killed processes, and a hostile database.
+"""Calls that workers of queues make: results, errors, cancellation, killed processes, and a hostile
+database.
 
 Replicas and workers use the roles of the guide, each with its own home and settings.
 """
@@ -17,8 +18,23 @@ import psycopg
 import pytest
 from tests.cells_support import NIGHTLY
 from tests.postgres_support import PostgresServer, run_postgres
-from tests.queues_support import QUEUES, SECRET, QueueProcess, list_notes, run_worker, start_worker, write_heavy
-from tests.replicas_support import KEY, Replica, prepare_home, run_store_cli, start_replica, start_replicas
+from tests.queues_support import (
+    QUEUES,
+    SECRET,
+    QueueProcess,
+    list_notes,
+    run_worker,
+    start_worker,
+    write_heavy,
+)
+from tests.replicas_support import (
+    KEY,
+    Replica,
+    prepare_home,
+    run_store_cli,
+    start_replica,
+    start_replicas,
+)
 from tests.rest_support import make_client
 from tests.support import TIMEOUT_SECONDS, configure, eventually
 
@@ -82,7 +98,9 @@ class Queues:
 
 
 @pytest.fixture(scope="module")
-def queues(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queues]:
+def queues(
+    postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Queues]:
     directory = tmp_path_factory.mktemp("queues")
     queues = Queues(postgres_server, directory)
     for pack in QUEUES:
@@ -125,10 +143,12 @@ def start(pool: ThreadPoolExecutor, queues: Queues, tool: str, **arguments: Any)
     return future
 
 
-# --- calls ----------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
-def test_a_call_is_made_by_the_worker_with_its_own_settings(queues: Queues, worker: QueueProcess) -> None:
+def test_a_call_is_made_by_the_worker_with_its_own_settings(
+    queues: Queues, worker: QueueProcess
+) -> None:
     first, second = queues.replicas
     assert call(first, "heavy.add", a=2) == 3
     assert run(second, "heavy.add(2) + heavy.add(3, b=4)") == "10"
@@ -143,7 +163,10 @@ def test_a_call_is_made_by_the_worker_with_its_own_settings(queues: Queues, work
 
 def test_errors_are_those_of_the_tool(queues: Queues, worker: QueueProcess) -> None:
     first = queues.replicas[0]
-    assert (fail(first, "heavy.fail", kind="tool")["reason"], worker.process.poll()) == ("tool", None)
+    assert (fail(first, "heavy.fail", kind="tool")["reason"], worker.process.poll()) == (
+        "tool",
+        None,
+    )
     code = "try:\n    heavy.fail(kind='value')\nexcept ValueError as error:\n    print(error)"
     assert "wrong value" in run(first, code)
     assert first.call("heavy.add", b=1).status_code == 400  # rejected before it becomes a job
@@ -161,7 +184,10 @@ def test_secrets_of_the_worker_leave_it_redacted(queues: Queues, worker: QueuePr
 @pytest.mark.usefixtures("worker")
 def test_large_arguments_and_results_are_deleted_early(queues: Queues) -> None:
     first = queues.replicas[0]
-    assert run(first, "len(heavy.repeat('a', count=3_000_000) + heavy.repeat('ä', count=100_000))") == "3100000"
+    assert (
+        run(first, "len(heavy.repeat('a', count=3_000_000) + heavy.repeat('ä', count=100_000))")
+        == "3100000"
+    )
     assert run(first, "heavy.measure('x' * 900_000 + 'ä' * 900_000)") == "1800000"
     large = "SELECT count(*) FROM jobs WHERE octet_length(sealed) + octet_length(result) > 65536"
     assert eventually(lambda: queues.execute(large) == [(0,)])
@@ -179,14 +205,16 @@ def test_media_are_readable_on_every_replica(queues: Queues) -> None:
 def test_progress_reaches_the_client(queues: Queues) -> None:
     first = queues.replicas[0]
     headers = {"accept": "text/event-stream"}
-    events = first.rest.send("POST", "/api/tools/heavy.report/call", {"args": {}}, headers=headers).text
+    events = first.rest.send(
+        "POST", "/api/tools/heavy.report/call", {"args": {}}, headers=headers
+    ).text
     assert [f"step {number}" in events for number in range(3)] == [True] * 3, events
     assert '"value":"reported"' in events
     log = first.home / ".onetool" / "logs" / "onetool.log"
     assert eventually(lambda: "almost done" in log.read_text())
 
 
-# --- queues without a worker ----------------------------------------------------------------------------------------
+# --- queues without a worker ----------------------------------------------------------------------
 
 
 def test_a_queue_without_a_worker_is_reported(queues: Queues) -> None:
@@ -195,7 +223,11 @@ def test_a_queue_without_a_worker_is_reported(queues: Queues) -> None:
     assert error["code"] == "no_worker"
     assert error["type"] == "timeout"
     assert "onetool worker --queue brief" in error["hint"]
-    (found,) = [each for each in first.rest.get("/api/health")["findings"] if "queue brief" in each["message"]]
+    (found,) = [
+        each
+        for each in first.rest.get("/api/health")["findings"]
+        if "queue brief" in each["message"]
+    ]
     assert found["hint"] == "onetool worker --queue brief"
     status = json.loads(first.cli("store", "status", "--json").stdout)
     assert status["queues"] is not None
@@ -211,7 +243,11 @@ def test_commands_say_what_is_missing(queues: Queues, tmp_path: Path) -> None:
     for variables, queue, expected in (
         ({}, "heavy", "set store in"),
         (store, "heavy", "ONETOOL_KEY is not set"),
-        ({"ONETOOL_STORE": "postgresql://a:pass-word@127.0.0.1:1/x"} | key, "heavy", "does not answer"),
+        (
+            {"ONETOOL_STORE": "postgresql://a:pass-word@127.0.0.1:1/x"} | key,
+            "heavy",
+            "does not answer",
+        ),
     ):
         shown = run_store_cli(home, work, variables, "worker", "--queue", queue)
         assert (shown.returncode, expected in shown.stderr) == (1, True), shown.stderr
@@ -231,7 +267,7 @@ def test_commands_say_what_is_missing(queues: Queues, tmp_path: Path) -> None:
     assert "tools.notes.queue cannot be set by a project" in shown.stdout + shown.stderr
 
 
-# --- a hostile database ---------------------------------------------------------------------------------------------
+# --- a hostile database ---------------------------------------------------------------------------
 
 
 def test_forged_changed_and_repeated_jobs_are_not_executed(queues: Queues) -> None:
@@ -244,11 +280,12 @@ def test_forged_changed_and_repeated_jobs_are_not_executed(queues: Queues) -> No
             f" AND jobs.number IN ({waiting}) AND other.number IN ({waiting})",
         )
         queues.execute(
-            "INSERT INTO procrastinate_jobs (queue_name, task_name, args) VALUES"
-            " ('spare', 'onetool.run_job', '{\"job\": \"unknown\"}'), ('spare', 'os.system', '{\"command\": \"id\"}'),"
-            " ('spare', 'builtin:procrastinate.builtin_tasks.remove_old_jobs', '{\"max_hours\": 0}')",
-            "INSERT INTO jobs (id, number, expires, sealed) SELECT 'unknown', id, now() + interval '1 day', 'forged'"
-            " FROM procrastinate_jobs WHERE args ->> 'job' = 'unknown'",
+            "INSERT INTO procrastinate_jobs (queue_name, task_name, args) VALUES ('spare',"
+            " 'onetool.run_job', '{\"job\": \"unknown\"}'), ('spare', 'os.system', '{\"command\":"
+            " \"id\"}'), ('spare', 'builtin:procrastinate.builtin_tasks.remove_old_jobs',"
+            " '{\"max_hours\": 0}')",
+            "INSERT INTO jobs (id, number, expires, sealed) SELECT 'unknown', id, now() + interval"
+            " '1 day', 'forged' FROM procrastinate_jobs WHERE args ->> 'job' = 'unknown'",
         )
         with queues.worker("spare") as worker:
             for future in (changed, exchanged):
@@ -256,7 +293,9 @@ def test_forged_changed_and_repeated_jobs_are_not_executed(queues: Queues) -> No
             assert call(queues.replicas[1], "spare.note", text="executed") == "executed"
             _repeat_last_job(queues)
             assert eventually(lambda: worker.log.count("job.rejected") == 5, 15), worker.log
-    assert [note for note in queues.notes if note in {"changed", "exchanged", "executed"}] == ["executed"]
+    assert [note for note in queues.notes if note in {"changed", "exchanged", "executed"}] == [
+        "executed"
+    ]
 
 
 def _repeat_last_job(queues: Queues) -> None:
@@ -267,7 +306,8 @@ def _repeat_last_job(queues: Queues) -> None:
     queues.execute(
         "INSERT INTO procrastinate_jobs (queue_name, task_name, args)"
         f" SELECT queue_name, task_name, args FROM procrastinate_jobs WHERE id = {number}",
-        f"UPDATE jobs SET result = NULL, expires = now() + interval '1 day' WHERE number = {number}",
+        "UPDATE jobs SET result = NULL, expires = now() + interval '1 day' WHERE number ="
+        f" {number}",
         f"UPDATE procrastinate_jobs SET status = 'todo', attempts = 0 WHERE id = {number}",
     )
 
@@ -276,9 +316,11 @@ def test_a_changed_result_is_rejected(queues: Queues, worker: QueueProcess) -> N
     first = queues.replicas[0]
     assert call(first, "heavy.add", a=40) == 41
     queues.execute(
-        "CREATE FUNCTION swap() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = onetool"
-        " AS $$ BEGIN NEW.result = (SELECT result FROM jobs WHERE result IS NOT NULL LIMIT 1); RETURN NEW; END $$",
-        "CREATE TRIGGER swap BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.result IS NOT NULL) EXECUTE FUNCTION swap()",
+        "CREATE FUNCTION swap() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path ="
+        " onetool AS $$ BEGIN NEW.result = (SELECT result FROM jobs WHERE result IS NOT NULL LIMIT"
+        " 1); RETURN NEW; END $$",
+        "CREATE TRIGGER swap BEFORE UPDATE ON jobs FOR EACH ROW WHEN (NEW.result IS NOT NULL)"
+        " EXECUTE FUNCTION swap()",
     )
     try:
         error = first.call("heavy.add", a=50).json()["error"]
@@ -291,9 +333,15 @@ def test_a_changed_result_is_rejected(queues: Queues, worker: QueueProcess) -> N
 
 @pytest.mark.usefixtures("worker")
 def test_the_role_of_workers_reaches_only_jobs(queues: Queues) -> None:
-    tables = queues.execute("SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'onetool%'")
+    tables = queues.execute(
+        "SELECT schemaname, tablename FROM pg_tables WHERE schemaname LIKE 'onetool%'"
+    )
     allowed = {"jobs", "queue_workers", "files", "chunks", "schema_versions"}
-    others = {(schema, name) for schema, name in tables if name not in allowed and "procrastinate" not in name}
+    others = {
+        (schema, name)
+        for schema, name in tables
+        if name not in allowed and "procrastinate" not in name
+    }
     assert {("onetool", name) for name in ("runs", "keys", "documents", "audit")} <= others
     rejected = [
         *(f"SELECT * FROM {schema}.{name}" for schema, name in sorted(others)),
@@ -322,10 +370,12 @@ def expire(queues: Queues, table: str, seen: str, process: int) -> None:
             changed += " FROM queue_workers WHERE worker = id AND"
         else:
             changed += " WHERE"
-        assert queues.execute(f"{changed} description LIKE '%process {process}' RETURNING 1") == [(1,)]
+        assert queues.execute(f"{changed} description LIKE '%process {process}' RETURNING 1") == [
+            (1,)
+        ]
 
 
-# --- ends of processes ----------------------------------------------------------------------------------------------
+# --- ends of processes ----------------------------------------------------------------------------
 
 
 def test_a_killed_worker_is_detected_and_only_idempotent_calls_are_repeated(queues: Queues) -> None:
@@ -363,8 +413,8 @@ def test_a_job_whose_delivery_was_lost_is_executed(queues: Queues) -> None:
         worker.process.send_signal(signal.SIGSTOP)
         undelivered = start(pool, queues, "spare.note", text="undelivered")
         queues.execute(
-            "UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT max(worker) FROM queue_workers)"
-            " WHERE status = 'todo' AND queue_name = 'spare'"
+            "UPDATE procrastinate_jobs SET status = 'doing', worker_id = (SELECT max(worker) FROM"
+            " queue_workers) WHERE status = 'todo' AND queue_name = 'spare'"
         )
         worker.process.send_signal(signal.SIGCONT)
         assert undelivered.result(TIMEOUT_SECONDS) == {"ok": True, "value": "undelivered"}
@@ -375,9 +425,18 @@ def test_a_stopped_worker_completes_its_call(queues: Queues) -> None:
         completed = start(pool, queues, "spare.note", text="completed", seconds=3)
         assert eventually(lambda: "completed" in queues.notes)
         first.process.terminate()
-        worker = f"FROM queue_workers WHERE worker = id AND description LIKE '%process {first.process.pid}'"
-        queues.execute(f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '5 seconds' {worker}")
-        fresh = "SELECT count(last_heartbeat > now() - interval '4 seconds' OR NULL) FROM procrastinate_workers,"
+        worker = (
+            "FROM queue_workers WHERE worker = id AND description LIKE '%process"
+            f" {first.process.pid}'"
+        )
+        queues.execute(
+            "UPDATE procrastinate_workers SET last_heartbeat = now() - interval '5 seconds'"
+            f" {worker}"
+        )
+        fresh = (
+            "SELECT count(last_heartbeat > now() - interval '4 seconds' OR NULL) FROM"
+            " procrastinate_workers,"
+        )
         fresh += worker.removeprefix("FROM")
         assert eventually(lambda: queues.execute(fresh) == [(1,)])
         assert completed.result(TIMEOUT_SECONDS) == {"ok": True, "value": "completed"}
@@ -385,12 +444,17 @@ def test_a_stopped_worker_completes_its_call(queues: Queues) -> None:
         assert queues.execute(fresh) == [(0,)]
 
 
-def test_cancelled_and_timed_out_calls_end_on_the_worker(queues: Queues, worker: QueueProcess) -> None:
+def test_cancelled_and_timed_out_calls_end_on_the_worker(
+    queues: Queues, worker: QueueProcess
+) -> None:
     first = queues.replicas[0]
     with make_client(str(first.rest.client.base_url)) as client, suppress(httpx2.TimeoutException):
         body = {"args": {"text": "cancelled", "seconds": 25}}
         client.post("/api/tools/heavy.note/call", json=body, timeout=1.5)
-    query = "SELECT status::text, result IS NULL FROM procrastinate_jobs AS job JOIN jobs ON number = job.id"
+    query = (
+        "SELECT status::text, result IS NULL FROM procrastinate_jobs AS job JOIN jobs ON number ="
+        " job.id"
+    )
     query += " ORDER BY number DESC LIMIT 1"
     assert eventually(lambda: queues.execute(query) == [("aborted", True)])
     assert eventually(lambda: "job.cancelled" in worker.log, 5), worker.log
@@ -415,10 +479,12 @@ def test_a_stopped_worker_returns_idempotent_calls_that_take_too_long(queues: Qu
     assert [queues.notes.count(text) for text in ("returned", "stopped")] == [2, 1]
 
 
-# --- background -----------------------------------------------------------------------------------------------------
+# --- background -----------------------------------------------------------------------------------
 
 
-def test_a_result_in_the_background_is_readable_on_another_replica(queues: Queues, worker: QueueProcess) -> None:
+def test_a_result_in_the_background_is_readable_on_another_replica(
+    queues: Queues, worker: QueueProcess
+) -> None:
     first, second = queues.replicas
     handle = run(first, "ot.background('heavy.note', text='behind', seconds=1)")
     assert handle.startswith("r_")
@@ -443,13 +509,15 @@ def test_a_background_call_survives_its_replica(queues: Queues) -> None:
         third.kill()
         expire(queues, "servers", "seen", third.process.pid)
     deadline = time.monotonic() + HANDOVER_SECONDS
-    while (shown := run(queues.replicas[1], f"ot.run_result('{handle}', wait=5)")).startswith("running"):
+    while (shown := run(queues.replicas[1], f"ot.run_result('{handle}', wait=5)")).startswith(
+        "running"
+    ):
         assert time.monotonic() < deadline, shown
     assert shown == "survived"
     assert [queues.notes.count(text) for text in ("restarted", "survived")] == [1, 1]
 
 
-# --- the database ---------------------------------------------------------------------------------------------------
+# --- the database ---------------------------------------------------------------------------------
 
 
 def test_jobs_that_ended_are_deleted_after_a_while(queues: Queues, worker: QueueProcess) -> None:
@@ -472,7 +540,10 @@ def test_calls_survive_a_restart_of_the_database(tmp_path: Path) -> None:
         url = server.url(server.create_database())
         work = tmp_path / "work" / "packs"
         write_heavy(work, tmp_path, "heavy")
-        with start_replicas(tmp_path, url, 1, SETTINGS) as (replica,), run_worker(tmp_path, url) as worker:
+        with (
+            start_replicas(tmp_path, url, 1, SETTINGS) as (replica,),
+            run_worker(tmp_path, url) as worker,
+        ):
             slow = pool.submit(replica.call, "heavy.note", text="slow", seconds=4)
             assert eventually(lambda: "slow" in list_notes(tmp_path))
             server.stop("immediate")

@@ -76,7 +76,13 @@ def run_tests(home: Path, **texts: str) -> str:
         (place / f"test_{name}.py").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(place)]
     done = subprocess.run(
-        command, cwd=place, env=environment(place), capture_output=True, text=True, timeout=100, check=False
+        command,
+        cwd=place,
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     return done.stdout
 
@@ -116,11 +122,17 @@ def test_a_recorded_run_with_nan_and_infinity_is_a_test(home: Path) -> None:
 REFUSED = {
     "invalid": "shop.price('x')",
     "missing": "shop.find()",
-    "caught": "try:\n    shop.find('tea', color='green')\nexcept ToolError as error:\n    text = error.type\ntext",
+    "caught": (
+        "try:\n    shop.find('tea', color='green')\nexcept ToolError as error:\n    text ="
+        " error.type\ntext"
+    ),
     "several": "shop.find('tea', limit=1)\nshop.find('tea', limit='many')",
     "rejected": "fs.write(path='a.txt', content='x')",
     "text": "shop.find('Tee für 日本 \\u202e')[0]['nom \\U0001f375']",
-    "long": "\n".join(f"name_{number} = {number}" for number in range(5_000)) + "\nshop.find('tea', limit=1)",
+    "long": (
+        "\n".join(f"name_{number} = {number}" for number in range(5_000))
+        + "\nshop.find('tea', limit=1)"
+    ),
 }
 
 
@@ -141,8 +153,12 @@ def test_a_run_with_refused_calls_is_a_test_that_expects_their_errors(home: Path
 
 
 NO_TEST = {
-    "ot.snippet('one')": "without tools and settings, the code raises ToolNotFound: unknown snippet $one",
-    "shop.nope()": "without tools and settings, the code raises NameError: name 'shop' is not defined",
+    "ot.snippet('one')": (
+        "without tools and settings, the code raises ToolNotFound: unknown snippet $one"
+    ),
+    "shop.nope()": (
+        "without tools and settings, the code raises NameError: name 'shop' is not defined"
+    ),
     "while True: pass": "it timed out",
     "x = []\nfor _ in range(200): x = [x]\nx": "too many nested parentheses in a value",
 }
@@ -164,24 +180,43 @@ SAVE = "ot.save_snippet(name='cheapest', description='The second product')"
 
 @pytest.mark.slow
 def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
-    run(home, "found = shop.find(text='tea', limit=2)\nname = 'x'\n[found[1]['name'], name, shop.price(1) > 0]")
+    run(
+        home,
+        "found = shop.find(text='tea', limit=2)\nname = 'x'\n[found[1]['name'], name, shop.price(1)"
+        " > 0]",
+    )
     recorded = last_run(home)
-    configure(home, "approvals: {wait: 0}\nagents: {other: {}}\n")  # from now on, runs cannot be replayed
+    configure(
+        home, "approvals: {wait: 0}\nagents: {other: {}}\n"
+    )  # from now on, runs cannot be replayed
     asked = run_cli(home, "run", SAVE)
     assert asked.returncode == 3, asked.stdout
     (question,) = json.loads(run_cli(home, "approvals", "--json").stdout)["approvals"]
-    assert question["calls"][0]["reason"].startswith("a saved snippet is code that later runs execute")
-    assert question["calls"][0]["arguments"]["run"] == recorded  # not `last`, which may be another run later
+    assert question["calls"][0]["reason"].startswith(
+        "a saved snippet is code that later runs execute"
+    )
+    assert (
+        question["calls"][0]["arguments"]["run"] == recorded
+    )  # not `last`, which may be another run later
     status, shown = answer_in_terminal(home, "y", "approve", question["run"])
     assert status == 0, shown
     with open_app_in(home) as app:
         assert "unknown snippet $cheapest" in app.failure("$cheapest")
         result = app.value(f"ot.run_result({question['run']!r}, wait=10)")
         assert result == "OK: saved. Call it as: $cheapest [text=tea] [limit=2] [name=x] [id=1]"
-        assert json.loads(app.value("$cheapest text=coffee limit=3 name=12")) == ["coffee 1", "12", True]
+        assert json.loads(app.value("$cheapest text=coffee limit=3 name=12")) == [
+            "coffee 1",
+            "12",
+            True,
+        ]
         assert app.data("ot.snippets(pattern='cheap')") == ["cheapest: The second product"]
-        (hit,) = app.data("[hit for hit in ot.search(query='the second product') if hit['kind'] == 'snippet']")
-        assert (hit["name"], hit["call"]) == ("cheapest", "$cheapest [text=tea] [limit=2] [name=x] [id=1]")
+        (hit,) = app.data(
+            "[hit for hit in ot.search(query='the second product') if hit['kind'] == 'snippet']"
+        )
+        assert (hit["name"], hit["call"]) == (
+            "cheapest",
+            "$cheapest [text=tea] [limit=2] [name=x] [id=1]",
+        )
         assert "The second product" in app.value("ot.help(query='$cheapest')")
         assert "$cheapest" in app.value("ot.help(query='second product')")
         assert json.loads(app.value("ot.snippet('cheapest', text='milk')"))[0] == "milk 1"
@@ -191,11 +226,16 @@ def test_a_run_becomes_a_snippet_after_a_person_approved_it(home: Path) -> None:
         assert "shop.find(text=" in written.stdout, written.stderr
         configure(home, "approvals: {wait: 0}\nagents: {other: {}}\n")
         assert "unknown snippet $cheapest" in run_as_other(app, "$cheapest")
-        searches = "ot.search(query='cheapest'), ot.help(query='$cheapest'), ot.help(query='second product')"
+        searches = (
+            "ot.search(query='cheapest'), ot.help(query='$cheapest'), ot.help(query='second"
+            " product')"
+        )
         assert "The second product" not in run_as_other(app, searches)
 
         listed = json.loads(run_cli(home, "snippets", "list", "--json").stdout)["snippets"]
-        assert [(each["name"], each["run"], each["accepted_by"]) for each in listed] == [("cheapest", recorded, "")]
+        assert [(each["name"], each["run"], each["accepted_by"]) for each in listed] == [
+            ("cheapest", recorded, "")
+        ]
         status, shown = answer_in_terminal(home, "n", "snippets", "accept", "cheapest")
         assert status == 1
         assert 'text = "tea"' in shown
@@ -214,7 +254,9 @@ def run_as_other(app: App, code: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("answer", "is_saved"), [("approve", True), ("reject", False)])
-def test_the_client_asks_although_the_policy_is_open(home: Path, answer: str, is_saved: bool) -> None:
+def test_the_client_asks_although_the_policy_is_open(
+    home: Path, answer: str, is_saved: bool
+) -> None:
     person = Approver([answer])
     with connect(home, **person.able) as client:
         client.run("machine.memory(unit='MiB')['total'] > 0")
@@ -237,11 +279,17 @@ SECRET = "correct-horse-battery"
         (f"shop.find(text='{SECRET}')", "ok", "contains the value of a secret"),
         ("shop.find(text='ghp_0123456789abcdefghij0123')", "ok", "looks like a secret"),
         ("shop.find(text='tea')  # ghp_0123456789abcdefghij0123", "ok", "looks like a secret"),
-        ("login = {'password': 'hunter2'}\nshop.find(text='tea')", "ok", "'password' looks like a secret"),
+        (
+            "login = {'password': 'hunter2'}\nshop.find(text='tea')",
+            "ok",
+            "'password' looks like a secret",
+        ),
         ("shop.price('x')", "ok", "no run"),
     ],
 )
-def test_a_run_that_must_not_be_saved_is_rejected(home: Path, code: str, name: str, problem: str) -> None:
+def test_a_run_that_must_not_be_saved_is_rejected(
+    home: Path, code: str, name: str, problem: str
+) -> None:
     configure(home, RECORD + "snippets: {configured: {body: '1'}}\n")
     (home / ".onetool" / "secrets.yaml").write_text(f"KEY: {SECRET}\n", encoding="utf-8")
     (home / ".onetool" / "secrets.yaml").chmod(0o600)
@@ -257,7 +305,10 @@ def test_lines_and_settings_of_code_are_not_confused_with_parameters() -> None:
     code = '__format__ = "json"\r\ntext = "tea"\rshop.find(text, limit=2)'
     template = make_template(code, [("shop.find", {"text": "tea", "limit": 2})])
     assert template.params == {"text": "tea", "limit": 2}
-    assert template.body == '__format__ = "json"\ntext = "{{ text }}"\nshop.find(text, limit={{ limit }})'
+    assert (
+        template.body
+        == '__format__ = "json"\ntext = "{{ text }}"\nshop.find(text, limit={{ limit }})'
+    )
 
 
 def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:
@@ -266,7 +317,9 @@ def test_a_run_without_recorded_results_cannot_be_a_test(home: Path) -> None:
         run(home, code)
         shown = run_cli(home, "runs", "show", last_run(home), "--as-test")
         assert shown.returncode == 1
-        assert "its results were not recorded\nHint: set `approvals: {record: true}`" in shown.stderr
+        assert (
+            "its results were not recorded\nHint: set `approvals: {record: true}`" in shown.stderr
+        )
     missing = run_cli(home, "runs", "show", "r_none", "--as-test")
     assert "no run 'r_none', or it has expired" in missing.stderr
 

@@ -1,4 +1,6 @@
-"""Test records over REST and with commands: runs, tokens, spending, the audit log, clients, backups and fixes."""
+"""Test records over REST and with commands: runs, tokens, spending, the audit log, clients, backups
+and fixes.
+"""
 
 import json
 import tarfile
@@ -22,10 +24,18 @@ from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow
 SECRET = "k-7d1f0c55aa-of-the-api"
-SCOPES = {"one": "use", "two": "use", "asker": "use", "phone": "approve", "boss": "admin", "root": "owner"}
+SCOPES = {
+    "one": "use",
+    "two": "use",
+    "asker": "use",
+    "phone": "approve",
+    "boss": "admin",
+    "root": "owner",
+}
 AGENTS = {"asker": "careful"}
 TOKENS = "\n".join(
-    f"    - {{name: {name}, hash: {hash_token(f'ot_{name}')}, agent: {AGENTS.get(name, 'default')}, scope: {scope}}}"
+    f"    - {{name: {name}, hash: {hash_token(f'ot_{name}')}, agent: {AGENTS.get(name, 'default')},"
+    f" scope: {scope}}}"
     for name, scope in SCOPES.items()
 )
 SETTINGS = f"""
@@ -40,7 +50,11 @@ auth:
   tokens:
 {TOKENS}
 """
-HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "editor", "version": "1"}}
+HELLO = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {},
+    "clientInfo": {"name": "editor", "version": "1"},
+}
 
 
 class Team:
@@ -76,7 +90,9 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
 
 def test_each_scope_sees_and_changes_what_it_may(team: Team) -> None:
     readable = ("/api/tokens", "/api/audit", "/api/audit/export", "/api/clients")
-    statuses = {name: [team[name].get(path).status_code for path in readable] for name in team.clients}
+    statuses = {
+        name: [team[name].get(path).status_code for path in readable] for name in team.clients
+    }
     assert statuses == {
         **dict.fromkeys(("one", "two", "asker", "phone", "local"), [403] * 4),
         **dict.fromkeys(("boss", "root"), [200] * 4),
@@ -92,15 +108,25 @@ def test_each_scope_sees_and_changes_what_it_may(team: Team) -> None:
         assert "onetool token create new --scope owner" in refused.json()["error"]["message"]
     assert get_error_code(team["boss"].delete("/api/tokens/root")) == (403, "forbidden")
     # Such a token could change the agent of the token that created it.
-    twin = team["boss"].post("/api/tokens", json={"name": "new", "scope": "admin", "agent": "other"})
+    twin = team["boss"].post(
+        "/api/tokens", json={"name": "new", "scope": "admin", "agent": "other"}
+    )
     assert get_error_code(twin) == (403, "forbidden")
-    for agent, reason in (("builder", "permissions grants exec"), ("sender", "permissions grants more than your own")):
+    for agent, reason in (
+        ("builder", "permissions grants exec"),
+        ("sender", "permissions grants more than your own"),
+    ):
         refused = team["boss"].post("/api/tokens", json={"name": "new", "agent": agent})
         assert get_error_code(refused) == (403, "forbidden")
         assert f"agents.{agent}.{reason}" in refused.json()["error"]["message"]
-        assert f"onetool token create new --agent {agent} --scope use" in refused.json()["error"]["message"]
+        assert (
+            f"onetool token create new --agent {agent} --scope use"
+            in refused.json()["error"]["message"]
+        )
     listed = {each["name"]: each for each in team["boss"].get("/api/tokens").json()["tokens"]}
-    assert {name: each["canRevoke"] for name, each in listed.items()} == {name: name != "root" for name in SCOPES}
+    assert {name: each["canRevoke"] for name, each in listed.items()} == {
+        name: name != "root" for name in SCOPES
+    }
     assert "hash" not in json.dumps(listed)
 
 
@@ -127,10 +153,13 @@ def test_a_token_takes_effect_at_once_and_so_does_its_end(team: Team) -> None:
     settings = (team.home / ".onetool" / "onetool.yaml").read_text(encoding="utf-8")
     assert settings == SETTINGS  # as it was, byte for byte
     names = [
-        (each["name"], each["actor"]) for each in boss.get("/api/audit", params={"kind": "change"}).json()["records"]
+        (each["name"], each["actor"])
+        for each in boss.get("/api/audit", params={"kind": "change"}).json()["records"]
     ]
     assert names[0] == ("token.revoke", "token boss")
-    assert token not in (team.home / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8")
+    assert token not in (team.home / ".onetool" / "logs" / "audit.jsonl").read_text(
+        encoding="utf-8"
+    )
 
 
 def list_waiting(client: Any) -> list[Any]:
@@ -142,20 +171,28 @@ def test_a_new_token_of_the_same_name_sees_nothing_of_the_ended_one(team: Team) 
     boss = team["boss"]
     draft = {"name": "reused", "agent": "careful"}
     with make_client(team.url) as holder, ThreadPoolExecutor(1) as threads:
-        holder.headers["authorization"] = f"Bearer {boss.post('/api/tokens', json=draft).json()['token']}"
+        holder.headers["authorization"] = (
+            f"Bearer {boss.post('/api/tokens', json=draft).json()['token']}"
+        )
         run = holder.post("/api/run", json={"command": "machine.disk()\n1 / 0"}).json()["runID"]
-        waiting = threads.submit(holder.post, "/api/run", json={"command": "fs.write(path='x.txt', content='x')"})
+        waiting = threads.submit(
+            holder.post, "/api/run", json={"command": "fs.write(path='x.txt', content='x')"}
+        )
         assert eventually(lambda: list_waiting(holder))
         (durable,) = list_waiting(holder)
         paths = ["/api/runs", f"/api/runs/{run}", f"/api/runs/{durable['id']}", "/api/runs/export"]
         paths += [f"/api/runs/{durable['id'][:20]}", "/api/errors", "/api/spending"]
         answers = {path: holder.get(path) for path in paths}
-        assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(paths, 200)
+        assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(
+            paths, 200
+        )
         assert all("machine.disk" in answers[path].text for path in (paths[0], paths[1], paths[3]))
         assert "ZeroDivisionError" in answers["/api/errors"].text
         boss.delete("/api/tokens/reused")
         assert waiting.result().status_code == 401
-        holder.headers["authorization"] = f"Bearer {boss.post('/api/tokens', json=draft).json()['token']}"
+        holder.headers["authorization"] = (
+            f"Bearer {boss.post('/api/tokens', json=draft).json()['token']}"
+        )
         answers = {path: holder.get(path) for path in paths}
         assert [answers[path].status_code for path in paths] == [200, 404, 404, 200, 404, 200, 200]
         for path in ("/api/runs", "/api/errors", "/api/spending"):
@@ -172,7 +209,11 @@ def test_runs_are_found_by_their_facts_and_shown_with_values(team: Team) -> None
     run_id = team.run("one", code)["runID"]
     team.run("two", "machine.cpu()")
     shown = team["one"].get(f"/api/runs/{run_id}").json()
-    assert (shown["error"], shown["errorLine"], shown["printed"]) == ("execution_error", 4, "begin\n")
+    assert (shown["error"], shown["errorLine"], shown["printed"]) == (
+        "execution_error",
+        4,
+        "begin\n",
+    )
     assert "ZeroDivisionError" in shown["message"]
     assert [call["name"] for call in shown["calls"]] == ["machine.disk", "json.parse"]
     assert json.loads(shown["calls"][1]["result"]) == {"key": "[REDACTED]"}
@@ -182,17 +223,26 @@ def test_runs_are_found_by_their_facts_and_shown_with_values(team: Team) -> None
     assert team["boss"].get(f"/api/runs/{run_id}").json()["directory"] == str(team.home)
     # A token of the same agent sees neither the run nor its events.
     assert team["two"].get(f"/api/runs/{run_id}").status_code == 404
-    assert {run["actor"] for run in team["two"].get("/api/runs", params={"actor": "token one"}).json()["runs"]} == {
-        "token two"
-    }
+    assert {
+        run["actor"]
+        for run in team["two"].get("/api/runs", params={"actor": "token one"}).json()["runs"]
+    } == {"token two"}
 
     def find(**filters: Any) -> list[str]:
         return [run["id"] for run in team["boss"].get("/api/runs", params=filters).json()["runs"]]
 
-    assert run_id in find(actor="token one", state="failed", tool="json.parse", text="1 / 0", error="execution_error")
+    assert run_id in find(
+        actor="token one", state="failed", tool="json.parse", text="1 / 0", error="execution_error"
+    )
     assert run_id not in find(tool="machine.cpu")
     assert find(minMs=3_600_000) == []
-    for wrong in ({"minMs": "x"}, {"order": "best"}, {"since": "now"}, {"pageToken": "zzz"}, {"state": "odd"}):
+    for wrong in (
+        {"minMs": "x"},
+        {"order": "best"},
+        {"since": "now"},
+        {"pageToken": "zzz"},
+        {"state": "odd"},
+    ):
         assert get_error_code(team["boss"].get("/api/runs", params=wrong)) == (400, "invalid")
     lines = team["one"].get("/api/runs/export").text.splitlines()
     assert [json.loads(line)["actor"] for line in lines] == ["token one"]
@@ -218,7 +268,11 @@ def test_a_run_shows_who_approved_its_calls(team: Team) -> None:
     shown = team["asker"].get(f"/api/runs/{run_id}").json()
     assert (shown["state"], [call["name"] for call in shown["calls"]]) == ("done", ["fs.write"])
     (approved,) = shown["recorded"]
-    assert (approved["tool"], approved["by"], approved["state"]) == ("fs.write", "token phone", "done")
+    assert (approved["tool"], approved["by"], approved["state"]) == (
+        "fs.write",
+        "token phone",
+        "done",
+    )
     assert team["one"].get(f"/api/runs/{waiting['run']}").status_code == 404
     assert f"{waiting['run']}  " in run_cli(team.home, "runs", "--agent", "careful").stdout
 
@@ -228,8 +282,14 @@ def test_spending_is_per_token_and_month(team: Team) -> None:
     team.run("two", "[machine.cpu() for _ in range(3)]")
     (row,) = team["two"].get("/api/spending").json()["spending"]
     assert before <= 1
-    assert (row["actor"], row["calls"] >= 3, row["cost"] == row["calls"] * 0.5) == ("token two", True, True)
-    assert {row["actor"] for row in team["boss"].get("/api/spending").json()["spending"]} >= {"token two"}
+    assert (row["actor"], row["calls"] >= 3, row["cost"] == row["calls"] * 0.5) == (
+        "token two",
+        True,
+        True,
+    )
+    assert {row["actor"] for row in team["boss"].get("/api/spending").json()["spending"]} >= {
+        "token two"
+    }
     assert team["boss"].get("/api/spending", params={"month": "2001-01"}).json() == {"spending": []}
     assert get_error_code(team["boss"].get("/api/spending", params={"month": "May"}))[0] == 400
     text = run_cli(team.home, "stats", "--by", "token", "--month", row["month"]).stdout
@@ -243,7 +303,11 @@ def test_a_session_over_http_is_listed_and_disconnected(team: Team) -> None:
 
     def send(session: str | None, method: str, **params: Any) -> httpx2.Response:
         given = {**headers, **({"mcp-session-id": session} if session else {})}
-        return client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, headers=given)
+        return client.post(
+            "/mcp",
+            json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params},
+            headers=given,
+        )
 
     def connect() -> str:
         session = send(None, "initialize", **HELLO).headers["mcp-session-id"]
@@ -251,7 +315,9 @@ def test_a_session_over_http_is_listed_and_disconnected(team: Team) -> None:
         return str(session)
 
     session = connect()
-    (found,) = [each for each in boss.get("/api/clients").json()["clients"] if each["name"] == "editor"]
+    (found,) = [
+        each for each in boss.get("/api/clients").json()["clients"] if each["name"] == "editor"
+    ]
     assert (found["kind"], found["agent"], found["actor"]) == ("http", "default", "token one")
     assert session not in json.dumps(found)
     assert get_error_code(boss.delete("/api/clients/0000000000000000")) == (404, "not_found")
@@ -263,32 +329,46 @@ def test_a_session_over_http_is_listed_and_disconnected(team: Team) -> None:
     assert done.returncode == 0, done.stderr
     assert send(session, "tools/list").status_code == 404
     assert "no connected client 'editor'" in run_cli(team.home, "disconnect", "editor").stderr
-    actions = [each["name"] for each in boss.get("/api/audit", params={"name": "client.disconnect"}).json()["records"]]
+    actions = [
+        each["name"]
+        for each in boss.get("/api/audit", params={"name": "client.disconnect"}).json()["records"]
+    ]
     assert len(actions) == 2
-    listed = json.loads(run_cli(team.home, "audit", "--name", "client.disconnect", "--json").stdout)["records"]
+    listed = json.loads(
+        run_cli(team.home, "audit", "--name", "client.disconnect", "--json").stdout
+    )["records"]
     assert [record["name"] for record in listed] == actions
-    exported = run_cli(team.home, "audit", "--name", "client.disconnect", "--json-lines").stdout.splitlines()
+    exported = run_cli(
+        team.home, "audit", "--name", "client.disconnect", "--json-lines"
+    ).stdout.splitlines()
     assert [json.loads(line)["action"] for line in exported] == actions
-    assert "client.disconnect" in run_cli(team.home, "audit", "--kind", "change", "--limit", "1").stdout
+    assert (
+        "client.disconnect"
+        in run_cli(team.home, "audit", "--kind", "change", "--limit", "1").stdout
+    )
 
 
 def test_a_browser_session_has_all_rights(team: Team) -> None:
     with make_client(team.url) as browser:
-        opened = browser.post("/api/session", json={"code": create_code(team.home / ".onetool")}).json()
+        opened = browser.post(
+            "/api/session", json={"code": create_code(team.home / ".onetool")}
+        ).json()
         browser.headers["x-onetool-csrf"] = opened["csrf"]
         assert browser.get("/api/tokens").json()["scopes"] == ["use", "approve", "admin"]
 
 
 def test_a_client_of_the_daemon_is_disconnected() -> None:
     with open_daemon_home() as home, home.client(hello={**HELLO}) as client:
-        client.ask("tools/call", {"name": "run", "arguments": {"command": "import time\ntime.sleep(60)"}})
+        client.ask(
+            "tools/call", {"name": "run", "arguments": {"command": "import time\ntime.sleep(60)"}}
+        )
         assert eventually(lambda: [each["name"] for each in home.status()["clients"]] == ["editor"])
         (connected,) = home.status()["clients"]
         assert (connected["agent"], connected["kind"]) == ("default", "stdio")
         assert connected["last_call"] >= connected["since"]
-        assert ask(home.sockets[0], {"kind": "disconnect", "argv": [connected["id"]]})["disconnected"] == [
-            connected["id"]
-        ]
+        assert ask(home.sockets[0], {"kind": "disconnect", "argv": [connected["id"]]})[
+            "disconnected"
+        ] == [connected["id"]]
         error = client.receive()["error"]
         assert (error["data"]["type"], error["data"]["retryable"]) == ("disconnected", False)
         assert client.process.wait(20) == 0
@@ -300,7 +380,9 @@ def list_members(file: Path) -> set[str]:
         return set(archive.getnames())
 
 
-def test_a_backup_is_taken_of_a_running_server_and_restored_once(team: Team, tmp_path: Path) -> None:
+def test_a_backup_is_taken_of_a_running_server_and_restored_once(
+    team: Team, tmp_path: Path
+) -> None:
     team.run("one", "'before the backup'")
     assert team["boss"].get("/api/runs").status_code == 200  # it is recorded before it is listed
     team["boss"].post("/api/tokens", json={"name": "short", "expires": "1d"})
@@ -323,7 +405,9 @@ def test_a_backup_is_taken_of_a_running_server_and_restored_once(team: Team, tmp
     restored = run_cli(home, "backup", "restore", str(archive))
     assert restored.returncode == 0, restored.stderr
     assert "before the backup" in run_cli(home, "runs").stdout
-    assert {line.split()[0] for line in run_cli(home, "token", "list").stdout.splitlines()[1:]} == set(SCOPES)
+    assert {
+        line.split()[0] for line in run_cli(home, "token", "list").stdout.splitlines()[1:]
+    } == set(SCOPES)
     assert "exist in" in run_cli(home, "backup", "restore", str(archive)).stderr
     damaged = tmp_path / "damaged.tar.gz"
     with tarfile.open(archive) as old, tarfile.open(damaged, "w:gz") as new:
@@ -341,7 +425,12 @@ LITERALS = ("Bearer-abc-0123456789", "postgres-pass-42", "plain-api-key-99", "of
 
 def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
     settings = {
-        "servers": {"api": {"url": "https://x.example", "headers": {"Authorization": f"Bearer {LITERALS[0]}"}}},
+        "servers": {
+            "api": {
+                "url": "https://x.example",
+                "headers": {"Authorization": f"Bearer {LITERALS[0]}"},
+            }
+        },
         "tools": {"db": {"password": LITERALS[1], "api_key": LITERALS[2]}},
         "auth": {"tokens": [{"name": "laptop", "hash": "0f" * 32}]},
     }
@@ -353,7 +442,11 @@ def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
     own = tmp_path / ".onetool"
     (own / "onetool.yaml.bak").write_text(json.dumps(settings), encoding="utf-8")
     (own / "bundles" / "x").mkdir(parents=True)
-    impl = {"method": "GET", "urlTemplate": "https://x.example", "auth": {"type": "bearer", "value": LITERALS[3]}}
+    impl = {
+        "method": "GET",
+        "urlTemplate": "https://x.example",
+        "auth": {"type": "bearer", "value": LITERALS[3]},
+    }
     tool_file = own / "bundles" / "x" / "get@1.0.json"
     tool_file.write_text(json.dumps({"slug": "get", "httpImpl": impl}), encoding="utf-8")
     (own / "agents").mkdir()
@@ -368,7 +461,12 @@ def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
     assert "literal credentials were replaced by REDACTED in onetool.yaml" in saved.stdout
     texts = read_members(archive)
     assert not [name for name, text in texts.items() for literal in LITERALS if literal in text]
-    assert {"onetool.yaml", "trust.json", "bundles/x/get@1.0.json", "state/documents.db"} <= texts.keys()
+    assert {
+        "onetool.yaml",
+        "trust.json",
+        "bundles/x/get@1.0.json",
+        "state/documents.db",
+    } <= texts.keys()
     assert yaml.safe_load(texts["onetool.yaml"])["auth"] == settings["auth"]
     complete = tmp_path / "secrets.tar.gz"
     assert run_cli(tmp_path, "backup", str(complete), "--secrets").returncode == 0
@@ -378,7 +476,9 @@ def test_a_backup_has_no_literal_credentials(tmp_path: Path) -> None:
 def test_a_backup_with_a_named_file_has_no_other_files_of_its_directory(tmp_path: Path) -> None:
     directory = tmp_path / "shared"
     directory.mkdir()
-    (directory / "team.yaml").write_text(f"tools: {{db: {{password: {LITERALS[1]}}}}}\n", encoding="utf-8")
+    (directory / "team.yaml").write_text(
+        f"tools: {{db: {{password: {LITERALS[1]}}}}}\n", encoding="utf-8"
+    )
     (directory / "prompts.yaml").write_text("instructions: hello\n", encoding="utf-8")
     (directory / "private.txt").write_text("of somebody", encoding="utf-8")
     (directory / "keys").mkdir()
@@ -394,7 +494,11 @@ def test_a_backup_with_a_named_file_has_no_other_files_of_its_directory(tmp_path
 def read_members(file: Path) -> dict[str, str]:
     with tarfile.open(file) as archive:
         contents = ((member.name, archive.extractfile(member)) for member in archive)
-        return {name: content.read().decode("utf-8", "replace") for name, content in contents if content is not None}
+        return {
+            name: content.read().decode("utf-8", "replace")
+            for name, content in contents
+            if content is not None
+        }
 
 
 def test_the_doctor_makes_safe_fixes(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Test that secrets in any encoding are redacted in results, errors, stored results, logs and REST responses."""
+"""Test that secrets in any encoding are redacted in results, errors, stored results, logs and REST
+responses.
+"""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +39,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     directory = tmp_path_factory.mktemp("redaction")
     secrets = {f"SECRET{number}": secret for number, secret in enumerate(SECRETS)}
     with serve_app(
-        directory, tools=[give, fail, act], secrets=secrets, log=Log(directory / "log", gathers=False)
+        directory,
+        tools=[give, fail, act],
+        secrets=secrets,
+        log=Log(directory / "log", gathers=False),
     ) as server:
         yield server
 
@@ -68,7 +73,9 @@ def test_secrets_are_redacted_in_stored_results(served: ServedApp) -> None:
 def test_secrets_are_redacted_in_calls_over_rest(served: ServedApp) -> None:
     for number in range(0, len(TEXTS), 5):
         for name in ("demo.give", "demo.fail"):
-            answer = served.rest.send("POST", f"/api/tools/{name}/call", {"args": {"number": number}})
+            answer = served.rest.send(
+                "POST", f"/api/tools/{name}/call", {"args": {"number": number}}
+            )
             assert REDACTED in answer.text, (name, ALL[number])
 
 
@@ -78,6 +85,8 @@ def test_secrets_are_redacted_in_the_log_and_audit_log(served: ServedApp) -> Non
     directory = served.onetool.directories.data
     served.onetool.log.close()
     for file in (directory / "log", directory / "logs" / "audit.jsonl"):
-        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if '"demo.act"' in line]
+        lines = [
+            line for line in file.read_text(encoding="utf-8").splitlines() if '"demo.act"' in line
+        ]
         assert len(lines) >= len(TEXTS)
         assert [line for line in lines if REDACTED not in line] == []

@@ -1,4 +1,6 @@
-"""Changes that reach running servers: revoked tokens, edited settings, SIGHUP, and `onetool reload`."""
+"""Changes that reach running servers: revoked tokens, edited settings, SIGHUP, and `onetool
+reload`.
+"""
 
 import contextlib
 import json
@@ -43,7 +45,11 @@ HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}},
+    "params": {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "wire", "version": "1"},
+    },
 }
 ACCEPT = {"accept": "application/json, text/event-stream"}
 
@@ -65,7 +71,9 @@ def get_status(client: httpx2.Client, token: str | None = TOKEN) -> int:
 
 
 def wait_for_status(client: httpx2.Client, expected: int, token: str | None = TOKEN) -> bool:
-    return eventually(lambda: get_status(client, token) == expected, MAX_DELAY_SECONDS + SLACK_SECONDS)
+    return eventually(
+        lambda: get_status(client, token) == expected, MAX_DELAY_SECONDS + SLACK_SECONDS
+    )
 
 
 def read_log(home: Path, event: str) -> list[dict[str, Any]]:
@@ -107,11 +115,13 @@ def open_session(client: httpx2.Client) -> dict[str, str]:
     opened = client.post("/mcp", json=HELLO, headers={**build_auth_header(), **ACCEPT})
     assert opened.status_code == 200, opened.text
     headers = {**build_auth_header(), **ACCEPT, "mcp-session-id": opened.headers["mcp-session-id"]}
-    client.post("/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers)
+    client.post(
+        "/mcp", json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=headers
+    )
     return headers
 
 
-# --- tokens --------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None:
@@ -124,7 +134,11 @@ def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None
         streams = [
             Listener(client, "GET", "/api/activity", headers=build_auth_header()),
             Listener(
-                client, "POST", "/api/run", json=code, headers={**build_auth_header(), "accept": "text/event-stream"}
+                client,
+                "POST",
+                "/api/run",
+                json=code,
+                headers={**build_auth_header(), "accept": "text/event-stream"},
             ),
             Listener(client, "POST", "/mcp", json=slow, headers=mcp),
             Listener(client, "GET", "/mcp", headers={**mcp, "accept": "text/event-stream"}),
@@ -138,7 +152,9 @@ def test_a_deleted_token_is_rejected_and_its_streams_end(tmp_path: Path) -> None
             assert (stream.status, stream.error) == (200, None)
         assert wait_for_status(client, 401)
         assert time.monotonic() - deleted < MAX_DELAY_SECONDS + SLACK_SECONDS
-        again = client.post("/mcp", json={"jsonrpc": "2.0", "id": 3, "method": "tools/list"}, headers=mcp)
+        again = client.post(
+            "/mcp", json={"jsonrpc": "2.0", "id": 3, "method": "tools/list"}, headers=mcp
+        )
         assert get_error_code(again) == (401, "unauthorized")
         assert (get_status(client, OTHER), get_status(client, None)) == (200, 200)
         assert own_stream.is_alive()
@@ -164,7 +180,11 @@ def test_new_tokens_are_accepted_and_tokens_of_removed_agents_are_not(tmp_path: 
 def test_no_token_is_accepted_while_settings_are_unreadable(tmp_path: Path) -> None:
     file, backup = tmp_path / ".onetool" / "onetool.yaml", tmp_path / "kept"
     with start_server(tmp_path) as (_, client):
-        for damage in (lambda: file.write_text("auth: {tokens: [", encoding="utf-8"), file.mkdir, lambda: None):
+        for damage in (
+            lambda: file.write_text("auth: {tokens: [", encoding="utf-8"),
+            file.mkdir,
+            lambda: None,
+        ):
             assert wait_for_status(client, 200)
             file.rename(backup)
             damage()
@@ -179,10 +199,15 @@ def test_no_token_is_accepted_while_settings_are_unreadable(tmp_path: Path) -> N
         assert wait_for_status(client, 200)
 
 
-def test_a_valid_token_is_not_unknown_if_the_settings_are_invalid_at_the_start(tmp_path: Path) -> None:
+def test_a_valid_token_is_not_unknown_if_the_settings_are_invalid_at_the_start(
+    tmp_path: Path,
+) -> None:
     with start_server(tmp_path, f"{SETTINGS}no_such_key: 1\n") as (_, client):
         answer = client.get("/api/runs", headers=build_auth_header())
-        assert (answer.status_code, answer.json()["error"]["details"]) == (503, {"reason": "tokens_unreadable"})
+        assert (answer.status_code, answer.json()["error"]["details"]) == (
+            503,
+            {"reason": "tokens_unreadable"},
+        )
         assert "the configuration is invalid" in answer.json()["error"]["message"]
         configure(tmp_path, SETTINGS)
         assert wait_for_status(client, 200)
@@ -195,28 +220,42 @@ def test_files_of_a_newer_version_have_the_same_error(tmp_path: Path, name: str)
     file.parent.mkdir(parents=True)
     with contextlib.closing(sqlite3.connect(file)) as database:
         database.execute("PRAGMA user_version = 99")
-    with start_server(tmp_path, SETTINGS.replace("name: ada,", "name: ada, scope: approve,")) as (_, client):
+    with start_server(tmp_path, SETTINGS.replace("name: ada,", "name: ada, scope: approve,")) as (
+        _,
+        client,
+    ):
         path = "/api/approvals" if name == "runs/runs.db" else "/api/stats"
         answer = client.get(path, headers=build_auth_header())
-        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_unavailable"), answer.text
+        assert (answer.status_code, answer.json()["error"]["code"]) == (
+            507,
+            "storage_unavailable",
+        ), answer.text
         assert "was written by a newer OneTool (version 99" in answer.json()["error"]["message"]
 
 
-# --- settings ------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 def test_restricted_agents_and_disabled_packs_apply_to_a_running_server(tmp_path: Path) -> None:
     def value(command: str) -> str:
-        return str(client.post("/api/run", json={"command": command}, headers=build_auth_header()).json()["blocks"][-1])
+        return str(
+            client.post("/api/run", json={"command": command}, headers=build_auth_header()).json()[
+                "blocks"
+            ][-1]
+        )
 
     with start_server(tmp_path) as (_, client):
         assert value("machine.now()")
         configure(tmp_path, SETTINGS.replace("[read]}", "[read], tools: [ot]}"))
-        assert eventually(lambda: "PermissionDenied" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
+        assert eventually(
+            lambda: "PermissionDenied" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS
+        )
         configure(tmp_path, SETTINGS)
         assert eventually(lambda: "PermissionDenied" not in value("machine.now()"))
         DisabledTools(DocumentFile(tmp_path / ".onetool")).set("machine", on=False)
-        assert eventually(lambda: "machine" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS)
+        assert eventually(
+            lambda: "machine" in value("machine.now()"), MAX_DELAY_SECONDS + SLACK_SECONDS
+        )
 
 
 def test_settings_of_an_untrusted_project_are_not_reloaded(tmp_path: Path) -> None:
@@ -236,7 +275,7 @@ def test_settings_of_an_untrusted_project_are_not_reloaded(tmp_path: Path) -> No
         assert eventually(lambda: "Configuration reloaded" in log.read_text("utf-8"))
 
 
-# --- SIGHUP and `onetool reload` -------------------------------------------------------------------------------------
+# --- SIGHUP and `onetool reload` ------------------------------------------------------------------
 
 
 def test_sighup_reloads_and_the_command_prints_each_servers_result(tmp_path: Path) -> None:
@@ -259,7 +298,10 @@ def test_sighup_reloads_and_the_command_prints_each_servers_result(tmp_path: Pat
         failed = run_cli(tmp_path, "reload", "--json")
         assert failed.returncode == 1
         servers = json.loads(failed.stdout)["servers"]
-        assert {server["pid"]: server["ok"] for server in servers} == {pid: False, wire.process.pid: False}
+        assert {server["pid"]: server["ok"] for server in servers} == {
+            pid: False,
+            wire.process.pid: False,
+        }
         assert all("onetool.yaml:2" in server["answer"] for server in servers)
         assert "nothing changed" in str(read_log(tmp_path, "settings.reload"))
         assert get_status(client, None) == 200
@@ -270,7 +312,10 @@ def test_sighup_reloads_and_the_command_prints_each_servers_result(tmp_path: Pat
         os.kill(wire.process.pid, signal.SIGCONT)
         assert partly.returncode == 1
         assert f"{pid} ({url}): OK" in partly.stdout
-        assert f"{wire.process.pid} (stdio in {tmp_path}): failed: no response in time" in partly.stdout
+        assert (
+            f"{wire.process.pid} (stdio in {tmp_path}): failed: no response in time"
+            in partly.stdout
+        )
         os.kill(pid, signal.SIGKILL)
         assert eventually(lambda: str(pid) not in run_cli(tmp_path, "reload").stdout)
         assert len(list((tmp_path / ".onetool" / "run").glob("*.server.json"))) == 1
@@ -310,8 +355,12 @@ def _is_gone(client: httpx2.Client) -> bool:
 async def test_a_change_between_the_start_and_the_first_check_is_applied(tmp_path: Path) -> None:
     configure(tmp_path, "aliases: {before: machine.now}\n")
     directories = find_directories({}, tmp_path, None, tmp_path)
-    async with OneTool(read=partial(load, directories, {}), examine=partial(examine, directories, {})) as app:
+    async with OneTool(
+        read=partial(load, directories, {}), examine=partial(examine, directories, {})
+    ) as app:
         configure(tmp_path, "aliases: {after: machine.now}\n")
         app.changes.seconds = 0.02
         async with watching(app):
-            assert await anyio.to_thread.run_sync(eventually, lambda: "after" in app.registry.aliases)
+            assert await anyio.to_thread.run_sync(
+                eventually, lambda: "after" in app.registry.aliases
+            )

@@ -1,4 +1,6 @@
-"""Test that commands executed in a server print what the command line prints, with the same exit status."""
+"""Test that commands executed in a server print what the command line prints, with the same exit
+status.
+"""
 
 import argparse
 import contextlib
@@ -41,11 +43,14 @@ auth: {tokens: [{name: approver, hash: HASH, scope: approve}]}
 SECRET = "s3cr3t-value-0123456789"
 RUN = re.compile(r"r_[0-9a-f]{32}")
 VARYING = re.compile(
-    r"r_[0-9a-f]{8,32}|ot_[\w-]{43}|\b(?:[0-9a-f]{16}){1,2}\b|in \d+ s\b| *[\d,.]+ ms|\d+(\.\d+)? (of|bytes)"
+    r"r_[0-9a-f]{8,32}|ot_[\w-]{43}|\b(?:[0-9a-f]{16}){1,2}\b|in \d+ s\b| *[\d,.]+ ms|\d+(\.\d+)?"
+    r" (of|bytes)"
     r"|\d{4}-\d\d-\d\dT[\d:.]+Z|undo \w+"
 )
 TERMINAL = frozenset({STDOUT, STDERR})
-PROGRESS = re.compile(rf"{re.escape(CLEAR_LINE)}([|/\\-] \d+ s  [^\r]*)?")  # shown if the machine is slow
+PROGRESS = re.compile(
+    rf"{re.escape(CLEAR_LINE)}([|/\\-] \d+ s  [^\r]*)?"
+)  # shown if the machine is slow
 Outcome = tuple[int, str, str]
 
 
@@ -77,10 +82,14 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
         yield opened
 
 
-def execute(app: App, *argv: str, terminals: frozenset[int] = frozenset(), stdin: str | None = None) -> Outcome:
+def execute(
+    app: App, *argv: str, terminals: frozenset[int] = frozenset(), stdin: str | None = None
+) -> Outcome:
     """Return the exit status and what the client receives for its streams."""
     sent: dict[int, list[str]] = {STDOUT: [], STDERR: []}
-    output = RemoteOutput(lambda stream, text: sent[stream].append(text), terminals, {"TERM": "xterm"})
+    output = RemoteOutput(
+        lambda stream, text: sent[stream].append(text), terminals, {"TERM": "xterm"}
+    )
     status = app.portal.call(remote.execute, app.onetool, list(argv), output, stdin)
     return status, "".join(sent[STDOUT]), "".join(sent[STDERR])
 
@@ -94,7 +103,10 @@ class Place:
     run: str = ""  # the last run that a command named
 
     def run_command(
-        self, argv: Sequence[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+        self,
+        argv: Sequence[str],
+        monkeypatch: pytest.MonkeyPatch,
+        capfd: pytest.CaptureFixture[str],
     ) -> Outcome:
         """Return the outcome of a command, without what differs between two homes."""
         argv = [word.replace("{run}", self.run) for word in argv]
@@ -104,7 +116,9 @@ class Place:
         out, err = (VARYING.sub("", text.replace(str(self.home), "HOME")) for text in texts)
         return status, out, err
 
-    def _run(self, argv: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Outcome:
+    def _run(
+        self, argv: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> Outcome:
         if self.app is not None:
             with contextlib.suppress(NotRemote):
                 return execute(self.app, *argv)
@@ -330,11 +344,15 @@ def test_code_from_standard_input_is_sent_as_text(app: App) -> None:
     assert execute(app, "run", "-", "--plan", stdin="-")[0] == 0
 
 
-@pytest.mark.parametrize("argv", [("run", "'\x1b[31m\u202e'"), ("call", "json.parse", 'json={"a": [1]}')])
+@pytest.mark.parametrize(
+    "argv", [("run", "'\x1b[31m\u202e'"), ("call", "json.parse", 'json={"a": [1]}')]
+)
 def test_a_terminal_gets_the_same_text(app: App, argv: tuple[str, ...]) -> None:
     ours, theirs = pty.openpty()
     directory, variables = app.onetool.directories.working_dir, dict(app.onetool.environment)
-    with subprocess.Popen([PROGRAM, *argv], stdin=theirs, stdout=theirs, stderr=theirs, cwd=directory, env=variables):
+    with subprocess.Popen(
+        [PROGRAM, *argv], stdin=theirs, stdout=theirs, stderr=theirs, cwd=directory, env=variables
+    ):
         os.close(theirs)
         output = b""
         with contextlib.suppress(OSError):  # a terminal raises this when its last process has ended

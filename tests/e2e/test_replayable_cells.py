@@ -1,4 +1,6 @@
-"""Test cells of runs that can be paused and replayed: equal seeds give equal values, and pauses take no time."""
+"""Test cells of runs that can be paused and replayed: equal seeds give equal values, and pauses
+take no time.
+"""
 
 import asyncio
 import json
@@ -17,7 +19,14 @@ from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
 from onetool.errors import ToolError, ToolTimeout
 from onetool.processes.channel import Reply
-from onetool.runs.cells import MEASURES_WORK, NOT_ANSWERING, CellLimits, Cells, ProcessState, RunTimer
+from onetool.runs.cells import (
+    MEASURES_WORK,
+    NOT_ANSWERING,
+    CellLimits,
+    Cells,
+    ProcessState,
+    RunTimer,
+)
 from onetool.runs.launch import SpawnLauncher
 from onetool.util.context import CallClient, Result, ToolContext
 
@@ -63,7 +72,10 @@ assert type(pickle.loads(pickle.dumps(moment))) is datetime and isinstance(datet
 
 
 class Host:
-    """A host whose `demo.call` is a function of the test. `pauses` is how long each call waits for a person."""
+    """A host whose `demo.call` is a function of the test.
+
+    `pauses` is how long each call waits for a person.
+    """
 
     def __init__(self, answer: Callable[[Any], Awaitable[Result]], pauses: float = 0) -> None:
         self._answer, self._pauses = answer, pauses
@@ -105,17 +117,23 @@ def replay(seed: str = SEED, until: int = 0) -> dict[str, Any]:
 
 
 async def run_once(
-    params: dict[str, Any], answer: Callable[[Any], Awaitable[Result]] = answer_with_clock, launcher: Any = None
+    params: dict[str, Any],
+    answer: Callable[[Any], Awaitable[Result]] = answer_with_clock,
+    launcher: Any = None,
 ) -> Any:
-    async with Cells(CellLimits(isolation=ISOLATION, timeout=30, cells=1), make_launcher=launcher) as cells:
+    async with Cells(
+        CellLimits(isolation=ISOLATION, timeout=30, cells=1), make_launcher=launcher
+    ) as cells:
         return (await cells.run(params, Host(answer)))["value"]
 
 
-def run(params: dict[str, Any], answer: Callable[[Any], Awaitable[Result]] = answer_with_clock) -> Any:
+def run(
+    params: dict[str, Any], answer: Callable[[Any], Awaitable[Result]] = answer_with_clock
+) -> Any:
     return asyncio.run(run_once(params, answer))
 
 
-# --- replayable runs --------------------------------------------------------------------------------------------------
+# --- replayable runs ------------------------------------------------------------------------------
 
 
 # In a WebAssembly sandbox, which has no threads, `test_wasm_cells.py` tests replay.
@@ -129,18 +147,27 @@ def first() -> Mapping[str, Any]:
 
 
 @IN_THREADS
-def test_the_same_seed_and_clock_give_the_same_values_in_another_process(first: Mapping[str, Any]) -> None:
+def test_the_same_seed_and_clock_give_the_same_values_in_another_process(
+    first: Mapping[str, Any],
+) -> None:
     spawned = asyncio.run(run_once(make_params(PROGRAM, replay=replay()), launcher=SpawnLauncher))
     assert spawned == first
 
 
 @IN_THREADS
-def test_another_seed_gives_other_random_numbers_but_the_same_times_and_orders(first: Mapping[str, Any]) -> None:
+def test_another_seed_gives_other_random_numbers_but_the_same_times_and_orders(
+    first: Mapping[str, Any],
+) -> None:
     other = run(make_params(PROGRAM, replay=replay(OTHER_SEED)))
     assert (other["read"], other["order"]) == (first["read"], first["order"])
-    numbers = [[text for text in json.dumps(each["drawn"]).split('"') if len(text) == 36] for each in (first, other)]
+    numbers = [
+        [text for text in json.dumps(each["drawn"]).split('"') if len(text) == 36]
+        for each in (first, other)
+    ]
     assert len(numbers[0]) == 100
-    assert len({*numbers[0], *numbers[1]}) == len(numbers[0]) + len(numbers[1]), "a UUID occurs twice"
+    assert len({*numbers[0], *numbers[1]}) == len(numbers[0]) + len(numbers[1]), (
+        "a UUID occurs twice"
+    )
 
 
 @IN_THREADS
@@ -156,9 +183,14 @@ def test_sleep_takes_no_time_until_all_recorded_answers_are_replayed() -> None:
     async def answer(number: int) -> Result:
         return Reply(ok=True, value=number, members={"clock": CLOCK, "replayed": True})
 
-    code = "import time\ntime.sleep(60)\ndemo.call(1)\ntime.sleep(60)\ndemo.call(2)\ntime.sleep(0.25)\ntime.time()"
+    code = (
+        "import"
+        " time\ntime.sleep(60)\ndemo.call(1)\ntime.sleep(60)\ndemo.call(2)\ntime.sleep(0.25)\ntime.time()"
+    )
     started = time.monotonic()
-    assert run(make_params(code, replay=replay(until=2)), answer) == pytest.approx(CLOCK + 120.25, abs=0.001)
+    assert run(make_params(code, replay=replay(until=2)), answer) == pytest.approx(
+        CLOCK + 120.25, abs=0.001
+    )
     assert 0.25 < time.monotonic() - started < 30
 
 
@@ -189,11 +221,13 @@ def test_ordinary_runs_have_real_time_and_their_own_random_numbers() -> None:
     assert all(abs(at - time.time()) < 30 for _, _, at in values)
 
 
-# --- pauses -----------------------------------------------------------------------------------------------------------
+# --- pauses ---------------------------------------------------------------------------------------
 
 TIMEOUT = 1.0 if ISOLATION == "auto" else 4.0  # a WebAssembly sandbox takes longer to start
 FRAME = "frame = sys._getframe()\nwhile 'self' not in frame.f_locals: frame = frame.f_back"
-ON_MEASURING_SYSTEMS = pytest.mark.skipif(not MEASURES_WORK, reason="where work is not measured, waiting counts")
+ON_MEASURING_SYSTEMS = pytest.mark.skipif(
+    not MEASURES_WORK, reason="where work is not measured, waiting counts"
+)
 
 
 @ON_MEASURING_SYSTEMS
@@ -221,7 +255,9 @@ def test_the_time_before_and_after_a_pause_is_limited() -> None:
             with pytest.raises(Exception, match=f"longer than {TIMEOUT:g} s"):
                 await cells.run(make_params("demo.call(1)\nwhile True: pass", pausable=True), host)
             seconds = time.monotonic() - started
-            assert (await cells.run(make_params("1 + 1"), Host(echo)))["value"] == 2, "the slot was not released"
+            assert (await cells.run(make_params("1 + 1"), Host(echo)))["value"] == 2, (
+                "the slot was not released"
+            )
             return seconds
 
     assert 2 * TIMEOUT <= asyncio.run(run_late()) < 10 * TIMEOUT
@@ -230,7 +266,9 @@ def test_the_time_before_and_after_a_pause_is_limited() -> None:
 @ON_MEASURING_SYSTEMS
 @IN_THREADS
 def test_a_run_that_computes_while_it_waits_is_ended() -> None:
-    code = "import threading\nthreading.Thread(target=demo.call, args=[1]).start()\nwhile True: pass"
+    code = (
+        "import threading\nthreading.Thread(target=demo.call, args=[1]).start()\nwhile True: pass"
+    )
 
     async def run_busy() -> float:
         async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT)) as cells:
@@ -245,7 +283,9 @@ def test_a_run_that_computes_while_it_waits_is_ended() -> None:
 
 @pytest.mark.kernel
 def test_a_closed_pool_starts_no_processes() -> None:
-    """Neither a run that begins late nor a check that waits for the zygote while it is stopped starts another one."""
+    """Neither a run that begins late nor a check that waits for the zygote while it is stopped
+    starts another one.
+    """
 
     async def use_closed_pool() -> None:
         async with Cells(CellLimits(isolation=ISOLATION)) as cells:
@@ -268,7 +308,9 @@ def test_waiting_counts_where_the_system_does_not_tell_how_much_a_run_computes()
         async with Cells(limits, read_process=read_nothing) as cells:
             await cells.probe(TIMEOUT_SECONDS)
             with pytest.raises(ToolTimeout, match="waiting for a person counts"):
-                await cells.run(make_params("demo.call(1)", pausable=True), Host(echo, pauses=20 * TIMEOUT))
+                await cells.run(
+                    make_params("demo.call(1)", pausable=True), Host(echo, pauses=20 * TIMEOUT)
+                )
 
     asyncio.run(run_waiting())
 
@@ -277,10 +319,13 @@ def test_waiting_counts_where_the_system_does_not_tell_how_much_a_run_computes()
     "code",
     [  # without a timer, with a call that is never answered, and with a later deadline
         pytest.param(
-            "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True: pass", marks=pytest.mark.kernel
+            "import signal\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True: pass",
+            marks=pytest.mark.kernel,
         ),
         pytest.param(
-            "import threading\nthreading.Thread(target=demo.call, args=[1]).start()\nwhile True: pass", marks=IN_THREADS
+            "import threading\nthreading.Thread(target=demo.call, args=[1]).start()\nwhile True:"
+            " pass",
+            marks=IN_THREADS,
         ),
         f"import sys\n{FRAME}\nframe.f_locals['self']._paused_for = 1e9\nwhile True: pass",
     ],
@@ -306,7 +351,9 @@ def test_closing_waits_for_paused_runs() -> None:
         async with Cells(CellLimits(isolation=ISOLATION, timeout=TIMEOUT, at_once=2)) as cells:
             await cells.probe(TIMEOUT_SECONDS)
             host = Host(echo, pauses=TIMEOUT / 2)
-            waiting = asyncio.ensure_future(cells.run(make_params("demo.call(1)", pausable=True), host))
+            waiting = asyncio.ensure_future(
+                cells.run(make_params("demo.call(1)", pausable=True), host)
+            )
             await host.paused.wait()
             await cells.retire()
             return (await waiting)["value"]
@@ -341,12 +388,19 @@ def test_a_question_stops_the_timeouts_of_all_enclosing_calls() -> None:
 
 def test_a_question_stops_the_timers_of_enclosing_workers(tmp_path: Path) -> None:
     with open_workers(tmp_path, "workers: {call_timeout: 1}") as opened:
-        opened.write("inner", "from onetool import Context\ndef ask(c: Context): return c.ask('Who?')\n")
-        opened.write("outer", "import time\ndef ask(): return ot.call('inner.ask')\ndef wait(): time.sleep(1.5)\n")
+        opened.write(
+            "inner", "from onetool import Context\ndef ask(c: Context): return c.ask('Who?')\n"
+        )
+        opened.write(
+            "outer",
+            "import time\ndef ask(): return ot.call('inner.ask')\ndef wait(): time.sleep(1.5)\n",
+        )
 
         def call(name: str) -> Result:
             context = replace(opened.app.onetool.context(), client=CallClient(ask=answer_slowly))
-            result: Result = opened.app.portal.call(opened.app.onetool.bus.call_tool, name, {}, context)
+            result: Result = opened.app.portal.call(
+                opened.app.onetool.bus.call_tool, name, {}, context
+            )
             return result
 
         assert call("inner.ask").unwrap() == call("outer.ask").unwrap() == "Ada"

@@ -47,7 +47,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def replicas(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Replica]]:
+def replicas(
+    postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Replica]]:
     url = postgres_server.url(postgres_server.create_database())
     changing = hostile_server("changes", tmp_path_factory.mktemp("notes"), pin="strict")
     settings = f"{SETTINGS}servers: {json.dumps({'changing': changing})}\n"
@@ -91,9 +93,13 @@ def test_every_replica_is_ready(replicas: list[Replica]) -> None:
 
 def test_a_revoked_token_is_rejected_everywhere_within_two_seconds(replicas: list[Replica]) -> None:
     token = create_token(replicas[0], "laptop")
-    within(EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 200 for each in replicas))
+    within(
+        EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 200 for each in replicas)
+    )
     assert replicas[1].cli("token", "revoke", "laptop").returncode == 0
-    within(EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 401 for each in replicas))
+    within(
+        EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 401 for each in replicas)
+    )
     assert "laptop" not in replicas[2].cli("token", "list").stdout
 
 
@@ -117,10 +123,15 @@ def test_a_pin_is_in_force_on_every_replica(replicas: list[Replica]) -> None:
     first, second, _ = replicas
     assert run(first, ECHO) == "a"  # pins the definitions; then the server changes one
     assert eventually(lambda: "pin is strict" in first.run(ECHO).text)
-    assert "pin is strict" in second.run(ECHO).text, "it has never seen the definition that was pinned"
+    assert "pin is strict" in second.run(ECHO).text, (
+        "it has never seen the definition that was pinned"
+    )
     accepted = second.cli("servers", "accept", "changing")
     assert "accepted echo" in accepted.stdout, accepted.stderr
-    within(EFFECTIVE_SECONDS, lambda: all(not each.run(ECHO).json()["isError"] for each in (first, second)))
+    within(
+        EFFECTIVE_SECONDS,
+        lambda: all(not each.run(ECHO).json()["isError"] for each in (first, second)),
+    )
 
 
 def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]) -> None:
@@ -130,7 +141,8 @@ def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]
         rest = replicas[number % len(replicas)].rest
         path = f"{bundle}/tools/t-{number}-{{}}/version/1"
         return [
-            rest.send("PUT", path.format(index), http_draft("https://example.com")).status_code for index in range(3)
+            rest.send("PUT", path.format(index), http_draft("https://example.com")).status_code
+            for index in range(3)
         ]
 
     with ThreadPoolExecutor(WRITERS) as pool:
@@ -140,7 +152,9 @@ def test_concurrent_writers_on_all_replicas_lose_no_tool(replicas: list[Replica]
         bundle_id = bundle.rpartition("/")[2]
         within(EFFECTIVE_SECONDS, partial(_has_tools, replica, bundle_id, 3 * WRITERS))
     # The same tool cannot be created twice, on whichever replica.
-    duplicate = replicas[1].rest.send("PUT", f"{bundle}/tools/t-0-0/version/1", http_draft("https://example.com"))
+    duplicate = replicas[1].rest.send(
+        "PUT", f"{bundle}/tools/t-0-0/version/1", http_draft("https://example.com")
+    )
     assert get_error_code(duplicate) == (409, "duplicate")
 
 
@@ -149,9 +163,13 @@ def _has_tools(replica: Replica, bundle_id: str, count: int) -> bool:
 
 
 def test_a_result_is_readable_on_every_replica(replicas: list[Replica]) -> None:
-    handle = json.loads(run(replicas[0], "[{'number': n, 'text': 'x' * 50} for n in range(50_000)]"))["handle"]
+    handle = json.loads(
+        run(replicas[0], "[{'number': n, 'text': 'x' * 50} for n in range(50_000)]")
+    )["handle"]
     assert [run(replica, f"len(ot.load({handle!r}))") for replica in replicas] == ["50000"] * 3
-    window = replicas[1].rest.get(f"/api/results/{handle}", offset=40_000, limit=2)  # in the third megabyte
+    window = replicas[1].rest.get(
+        f"/api/results/{handle}", offset=40_000, limit=2
+    )  # in the third megabyte
     assert [json.loads(line.rstrip(","))["number"] for line in window["lines"]] == [39_998, 39_999]
 
 
@@ -170,7 +188,9 @@ def test_statistics_are_exact_in_sum(replicas: list[Replica]) -> None:
 
 def test_a_budget_holds_across_replicas(replicas: list[Replica]) -> None:
     token = create_token(replicas[0], "limited", "limited")
-    within(EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 200 for each in replicas))
+    within(
+        EFFECTIVE_SECONDS, lambda: all(each.status("/api/tools", token) == 200 for each in replicas)
+    )
     headers = {"authorization": f"Bearer {token}"}
 
     def call(number: int) -> bool:
@@ -187,15 +207,23 @@ def test_a_paused_run_continues_on_another_replica_after_its_own_was_killed(
 ) -> None:
     other, third, _ = replicas
     prepare_home(tmp_path, other.work, SETTINGS)
-    token, approver = create_token(other, "careful", "careful"), create_token(other, "boss", scope="approve")
+    token, approver = (
+        create_token(other, "careful", "careful"),
+        create_token(other, "boss", scope="approve"),
+    )
     with start_replica(tmp_path, other.work, other.variables["ONETOOL_STORE"]) as victim:
         within(EFFECTIVE_SECONDS, lambda: victim.status("/api/tools", token) == 200)
         paused = victim.run("notes.add('once')", authorization=f"Bearer {token}")
         victim.kill()
-    run = next(word.strip(".:") for word in paused.text.replace('"', " ").split() if word.startswith("r_"))
+    run = next(
+        word.strip(".:") for word in paused.text.replace('"', " ").split() if word.startswith("r_")
+    )
     within(EFFECTIVE_SECONDS, lambda: other.status("/api/approvals", approver) == 200)
     decided = third.rest.send(
-        "POST", f"/api/approvals/{run}", {"decision": "approve"}, headers={"authorization": f"Bearer {approver}"}
+        "POST",
+        f"/api/approvals/{run}",
+        {"decision": "approve"},
+        headers={"authorization": f"Bearer {approver}"},
     )
     assert decided.status_code == 200, decided.text
     notes = other.work / "notes.txt"
@@ -204,7 +232,7 @@ def test_a_paused_run_continues_on_another_replica_after_its_own_was_killed(
     assert notes.read_text() == "once\n"  # on one replica only
 
 
-# --- settings that replicas share ------------------------------------------------------------------------------------
+# --- settings that replicas share -----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -214,23 +242,37 @@ def owner(replicas: list[Replica]) -> str:
     return token
 
 
-def send(replica: Replica, token: str, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
+def send(
+    replica: Replica, token: str, method: str, path: str, body: Any = None, **headers: str
+) -> httpx2.Response:
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    return replica.rest.send(method, path, body, headers={"authorization": f"Bearer {token}", **sent})
+    return replica.rest.send(
+        method, path, body, headers={"authorization": f"Bearer {token}", **sent}
+    )
 
 
-def test_an_agent_edited_on_one_replica_is_enforced_on_all(replicas: list[Replica], owner: str) -> None:
+def test_an_agent_edited_on_one_replica_is_enforced_on_all(
+    replicas: list[Replica], owner: str
+) -> None:
     first, second, third = replicas
     token = create_token(first, "edited", "edited")
 
     def can_count(replica: Replica) -> bool:
-        return bool(send(replica, token, "POST", "/api/tools/notes.count/call", {"args": {}}).json().get("ok"))
+        return bool(
+            send(replica, token, "POST", "/api/tools/notes.count/call", {"args": {}})
+            .json()
+            .get("ok")
+        )
 
     assert eventually(lambda: all(map(can_count, replicas)))
-    changed = send(first, owner, "PATCH", "/api/agents/edited", {"settings": {"tools": ["machine"]}})
+    changed = send(
+        first, owner, "PATCH", "/api/agents/edited", {"settings": {"tools": ["machine"]}}
+    )
     assert changed.status_code == 200, changed.text
     assert eventually(lambda: not any(map(can_count, replicas)))
-    histories = [send(each, owner, "GET", "/api/settings/history").json()["changes"] for each in replicas]
+    histories = [
+        send(each, owner, "GET", "/api/settings/history").json()["changes"] for each in replicas
+    ]
     assert histories[0] == histories[1] == histories[2]
     assert histories[0][0]["id"] == changed.json()["id"]
     undone = send(second, owner, "POST", f"/api/settings/history/{changed.json()['id']}/undo")
@@ -253,7 +295,9 @@ def test_of_two_people_on_different_replicas_one_is_told_and_nothing_is_lost(
     assert len(tags) == 1
 
     def change(number: int, tag: str) -> httpx2.Response:
-        return send(replicas[number], owner, "PATCH", path, {"settings": changes[number]}, if_match=tag)
+        return send(
+            replicas[number], owner, "PATCH", path, {"settings": changes[number]}, if_match=tag
+        )
 
     with ThreadPoolExecutor(2) as pool:
         answers = list(pool.map(change, range(2), [*tags, *tags]))
@@ -269,17 +313,25 @@ def test_of_two_people_on_different_replicas_one_is_told_and_nothing_is_lost(
     }
 
 
-def test_commands_on_several_machines_at_once_all_succeed(replicas: list[Replica], owner: str) -> None:
+def test_commands_on_several_machines_at_once_all_succeed(
+    replicas: list[Replica], owner: str
+) -> None:
     def change(number: int) -> str:
-        done = replicas[number % 3].cli("agents", "set", "many", f"tool_config.t{number}.limit={number}")
+        done = replicas[number % 3].cli(
+            "agents", "set", "many", f"tool_config.t{number}.limit={number}"
+        )
         return done.stderr if done.returncode else ""
 
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(change, range(6))) == [""] * 6
     values = send(replicas[0], owner, "GET", "/api/settings/history").json()
     assert sum(entry["names"] == ["many"] for entry in values["changes"]) == 6
-    assert eventually(lambda: send(replicas[1], owner, "GET", "/api/agents/many").status_code == 200)
-    found = send(replicas[1], owner, "GET", "/api/agents/many").json()["entry"]["values"]["tool_config"]
+    assert eventually(
+        lambda: send(replicas[1], owner, "GET", "/api/agents/many").status_code == 200
+    )
+    found = send(replicas[1], owner, "GET", "/api/agents/many").json()["entry"]["values"][
+        "tool_config"
+    ]
     assert found == {f"t{number}": {"limit": number} for number in range(6)}
     file = replicas[0].home / "servers.json"
     file.write_text('{"mcpServers": {"tracker": {"url": "https://t.example.com/mcp"}}}')
@@ -287,7 +339,9 @@ def test_commands_on_several_machines_at_once_all_succeed(replicas: list[Replica
     trusting = {**first.variables, "ONETOOL_TRUST": "1"}
     imported = run_store_cli(first.home, first.work, trusting, "import", str(file))
     assert imported.returncode == 0, imported.stderr
-    assert eventually(lambda: send(replicas[1], owner, "GET", "/api/servers/tracker").status_code == 200)
+    assert eventually(
+        lambda: send(replicas[1], owner, "GET", "/api/servers/tracker").status_code == 200
+    )
 
 
 def test_a_replica_killed_while_it_edits_leaves_whole_changes(
@@ -339,7 +393,9 @@ def test_invalid_settings_in_the_store_are_a_problem_and_stop_no_replica(
         write(StoredSettings("agents: {limited: {permissions: [fly]}}\n"))
         for replica in replicas[:2]:
             assert eventually(partial(has_problem, replica))
-            assert run(replica, "len(notes.count()) >= 0") == "True"  # the agent `default` is as before
+            assert (
+                run(replica, "len(notes.count()) >= 0") == "True"
+            )  # the agent `default` is as before
     finally:
         write(valid)
         state.close()
@@ -347,15 +403,21 @@ def test_invalid_settings_in_the_store_are_a_problem_and_stop_no_replica(
 
 
 def test_failed_attempts_are_counted_on_all_replicas_together(replicas: list[Replica]) -> None:
-    """An address has 20 attempts in all. A token that a replica has accepted from it is accepted on the others.
+    """An address has 20 attempts in all.
+
+    A token that a replica has accepted from it is accepted on the others.
 
     It is the last test, because the address is limited for a minute.
     """
     known, new = create_token(replicas[0], "known"), create_token(replicas[0], "new")
     within(EFFECTIVE_SECONDS, lambda: replicas[0].status("/api/tools", known) == 200)
     forget_attempts(replicas)
-    statuses = [replicas[number % 3].status("/api/tools", f"wrong-{number}") for number in range(24)]
+    statuses = [
+        replicas[number % 3].status("/api/tools", f"wrong-{number}") for number in range(24)
+    ]
     assert statuses == [401] * 20 + [429] * 4
     assert [each.status("/api/tools", known) for each in replicas] == [200] * 3
     assert [each.status("/api/tools", new) for each in replicas] == [429] * 3
-    assert [each.status("/api/tools") for each in replicas] == [200] * 3, "local requests need no token"
+    assert [each.status("/api/tools") for each in replicas] == [200] * 3, (
+        "local requests need no token"
+    )

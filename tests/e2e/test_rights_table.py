@@ -1,7 +1,7 @@
 """Test the tables of docs/security.md: who may call which route, and for whom a command acts.
 
-Each operation of the OpenAPI document is sent without a token and with a token of each scope, under three policies. Its
-body is empty and the things that it names do not exist, so it changes nothing.
+Each operation of the OpenAPI document is sent without a token and with a token of each scope, under
+three policies. Its body is empty and the things that it names do not exist, so it changes nothing.
 """
 
 import argparse
@@ -26,7 +26,9 @@ NO_TOKEN = ""
 CALLERS = (NO_TOKEN, *SCOPES)
 METHODS = ("get", "put", "post", "patch", "delete")
 DENIED = {"unauthorized", "forbidden", "permission_denied"}
-DELEGATED = {"/api/session"}  # for any caller: it takes a one-time code, and describes or ends the caller's session
+DELEGATED = {
+    "/api/session"
+}  # for any caller: it takes a one-time code, and describes or ends the caller's session
 
 
 class Operation(NamedTuple):
@@ -61,11 +63,16 @@ def is_allowed(client: httpx2.Client, operation: Operation, token: str) -> bool:
 
 
 def try_operations(home: Path, policy: str) -> dict[tuple[Operation, str], bool]:
-    tokens = [{"name": scope, "hash": hash_token(f"ot_{scope}"), "scope": scope} for scope in SCOPES]
+    tokens = [
+        {"name": scope, "hash": hash_token(f"ot_{scope}"), "scope": scope} for scope in SCOPES
+    ]
     agent = {"permissions": ["read", "write", "network"], "policy": policy}
     configure(home, json.dumps({"auth": {"tokens": tokens}, "agents": {"default": agent}}))
     allowed = {}
-    with serve_process(home) as (_, started), httpx2.Client(base_url=started["url"], timeout=TIMEOUT_SECONDS) as client:
+    with (
+        serve_process(home) as (_, started),
+        httpx2.Client(base_url=started["url"], timeout=TIMEOUT_SECONDS) as client,
+    ):
         for path, methods in client.get("/openapi.json").json()["paths"].items():
             for method in methods.keys() & set(METHODS):
                 operation = Operation(method, path)
@@ -82,7 +89,8 @@ def rights(tmp_path_factory: pytest.TempPathFactory) -> dict[Operation, Rights]:
     operations = sorted({operation for operation, _ in tried["open"]})
     return {
         operation: tuple(
-            describe_rights({policy: tried[policy][operation, caller] for policy in POLICIES}) for caller in CALLERS
+            describe_rights({policy: tried[policy][operation, caller] for policy in POLICIES})
+            for caller in CALLERS
         )
         for operation in operations
         if operation.path not in DELEGATED
@@ -90,7 +98,10 @@ def rights(tmp_path_factory: pytest.TempPathFactory) -> dict[Operation, Rights]:
 
 
 def render_routes(rights: Mapping[Operation, Rights]) -> Iterator[str]:
-    """Yield the table. Methods of an area with the same rights share a row, unless a path differs from the others."""
+    """Yield the table.
+
+    Methods of an area with the same rights share a row, unless a path differs from the others.
+    """
     by_method: dict[tuple[str, str], set[Rights]] = defaultdict(set)
     for operation, cells in rights.items():
         by_method[operation.area, operation.method].add(cells)
@@ -113,11 +124,19 @@ def render_commands() -> Iterator[str]:
     yield "|---|---|"
     for name in COMMANDS:
         parser = make_parser(name, load_command(name), argparse.ArgumentParser)
-        options = {option: action.metavar for action in parser._actions for option in action.option_strings}
+        options = {
+            option: action.metavar for action in parser._actions for option in action.option_strings
+        }
         if options.get("--token") == "TOKEN":
-            yield f"| `onetool {name}` | the person at the terminal, or a token of scope `approve` (`--token`) |"
+            yield (
+                f"| `onetool {name}` | the person at the terminal, or a token of scope `approve`"
+                " (`--token`) |"
+            )
         elif options.get("--agent") == "NAME":
-            yield f"| `onetool {name}` | the agent of `--agent`, with its permissions and its policy |"
+            yield (
+                f"| `onetool {name}` | the agent of `--agent`, with its permissions and its"
+                " policy |"
+            )
 
 
 def read_table(heading: str) -> list[str]:

@@ -1,7 +1,5 @@
 """Try escapes from the sandbox of an extension, with and without it; ordinary code works inside it."""
 
-# ruff: noqa: E501 - an attempt that fits a line is read as one
-
 import os
 import platform
 import socket
@@ -16,7 +14,9 @@ from tests.workers_support import Workers, open_workers
 from onetool_child.confine import landlock_version
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or landlock_version() < 1 or platform.machine() not in {"x86_64", "aarch64"},
+    sys.platform != "linux"
+    or landlock_version() < 1
+    or platform.machine() not in {"x86_64", "aarch64"},
     reason="this machine cannot sandbox an extension",
 )
 
@@ -37,10 +37,15 @@ PACK = """
             return f"OSError {error.errno}"
         return names.get("result", "done")
     """
-# READ may be read, HIDDEN may not, OWN is a directory that may be written. Each leaves nothing behind if it succeeds.
+# READ may be read, HIDDEN may not, OWN is a directory that may be written. Each leaves nothing
+# behind if it succeeds.
 DENIED = {
-    "a datagram by path": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', LISTENER)",
-    "a datagram by an abstract name": "socket.socketpair(1, socket.SOCK_DGRAM)[0].sendto(b'x', bytes(1) + b'onetool-test')",
+    "a datagram by path": (
+        "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', LISTENER)"
+    ),
+    "a datagram by an abstract name": (
+        "socket.socketpair(1, socket.SOCK_DGRAM)[0].sendto(b'x', bytes(1) + b'onetool-test')"
+    ),
     "a datagram socket": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', LISTENER)",
     "a pair of raw sockets": "socket.socketpair(1, socket.SOCK_RAW)[0].sendto(b'x', LISTENER)",
     "an attribute": "os.setxattr(READ, 'user.mark', b'x')",
@@ -49,15 +54,21 @@ DENIED = {
     "an owner": "os.chown(READ, os.getuid(), os.getgid())",
     "an owner by descriptor": "os.fchown(os.open(READ, os.O_RDONLY), os.getuid(), os.getgid())",
     "an owner of a hidden file": "os.chown(HIDDEN, os.getuid(), os.getgid())",
-    "flags of a file": "import fcntl; fcntl.ioctl(os.open(READ, os.O_RDONLY), 0x40086602, struct.pack('l', 0x80))",
+    "flags of a file": (
+        "import fcntl; fcntl.ioctl(os.open(READ, os.O_RDONLY), 0x40086602, struct.pack('l', 0x80))"
+    ),
     "shared memory of System V": "call((31, 195), call((29, 194), 0, 4096, 0o1600), 0, 0)",
     "a message queue of System V": "call((71, 187), call((68, 186), 0, 0o1600), 0, 0)",
     "a semaphore of System V": "call((66, 191), call((64, 190), 0, 1, 0o1600), 0, 0, 0)",
-    "a message queue of POSIX": "call((240, 180), b'onetool-test', 0o102, 0o600, None); call((241, 181), b'onetool-test')",
+    "a message queue of POSIX": (
+        "call((240, 180), b'onetool-test', 0o102, 0o600, None); call((241, 181), b'onetool-test')"
+    ),
     "a key": "call((248, 217), b'user', b'onetool-test', b'x', ctypes.c_size_t(1), -2)",
     "a keyring": "call((250, 219), 0, -2, 1)",
     "a key by request": "call((249, 218), b'user', b'onetool-none', None, -2)",
-    "a file in shared memory": "open('/dev/shm/onetool-test', 'w').close(); os.unlink('/dev/shm/onetool-test')",
+    "a file in shared memory": (
+        "open('/dev/shm/onetool-test', 'w').close(); os.unlink('/dev/shm/onetool-test')"
+    ),
     "userfaultfd": "call((323, 282), 1)",
     "io_uring": "call(425, 2, ctypes.create_string_buffer(120))",
 }
@@ -67,11 +78,16 @@ PRETENDED = {
     "a mode by descriptor": "os.fchmod(os.open(READ, os.O_RDONLY), 0o777)",
     "a mode of a hidden file": "os.chmod(HIDDEN, 0o777)",
     "a mode by fchmodat2": "call(452, -100, READ.encode(), 0o777, 0)",
-    "a mode by a link of its own": "os.symlink(READ, OWN + '/link'); os.chmod(OWN + '/link', 0o777)",
+    "a mode by a link of its own": (
+        "os.symlink(READ, OWN + '/link'); os.chmod(OWN + '/link', 0o777)"
+    ),
     "times": "os.utime(READ, (5, 5))",
     "times by descriptor": "os.utime(os.open(READ, os.O_RDONLY), (5, 5))",
     "times of a hidden file": "os.utime(HIDDEN, (5, 5))",
-    "changes by a program": "import subprocess; subprocess.run(['chmod', '777', READ]); subprocess.run(['touch', '-d@5', READ])",
+    "changes by a program": (
+        "import subprocess; subprocess.run(['chmod', '777', READ]); subprocess.run(['touch',"
+        " '-d@5', READ])"
+    ),
 }
 # These depend on the kernel and the file system, so they need not succeed without a sandbox.
 UNSURE = {
@@ -80,20 +96,38 @@ UNSURE = {
     "a datagram by an abstract name", "a mode by fchmodat2",
 }  # fmt: skip
 WORKS = {
-    "copies": "import shutil; open(OWN + '/a', 'w').write('x'); shutil.copy(OWN + '/a', OWN + '/b'); shutil.copy2(OWN + '/a', OWN + '/c'); result = sorted(os.listdir(OWN))[:3]",
-    "archives": """
+    "copies": (
+        "import shutil; open(OWN + '/a', 'w').write('x'); shutil.copy(OWN + '/a', OWN + '/b');"
+        " shutil.copy2(OWN + '/a', OWN + '/c'); result = sorted(os.listdir(OWN))[:3]"
+    ),
+    "archives": (
+        """
 import tarfile, zipfile
 with tarfile.open(OWN + '/t', 'w') as tar: tar.add(READ, 'r')
 with tarfile.open(OWN + '/t') as tar: tar.extractall(OWN + '/in')
 with zipfile.ZipFile(OWN + '/z', 'w') as zipped: zipped.write(READ, 'r')
 result = os.listdir(OWN + '/in')
-""",
-    "temporary files": "import tempfile; tempfile.TemporaryFile(dir=OWN).write(b'x'); tempfile.mkdtemp(dir=OWN)",
-    "databases": "import sqlite3; sqlite3.connect(OWN + '/db').executescript('pragma journal_mode=wal; create table t (x)')",
+"""
+    ),
+    "temporary files": (
+        "import tempfile; tempfile.TemporaryFile(dir=OWN).write(b'x'); tempfile.mkdtemp(dir=OWN)"
+    ),
+    "databases": (
+        "import sqlite3; sqlite3.connect(OWN + '/db').executescript('pragma journal_mode=wal;"
+        " create table t (x)')"
+    ),
     "event loops": "import asyncio; result = asyncio.run(asyncio.sleep(0, 'slept'))",
-    "programs": "import subprocess; result = subprocess.run(['echo', 'x'], capture_output=True, text=True).stdout",
-    "pipes to processes": "import multiprocessing; a, b = multiprocessing.Pipe(); a.send('x'); result = b.recv()",
-    "threads and locks": "import concurrent.futures as f; result = f.ThreadPoolExecutor().submit(len, 'abc').result()",
+    "programs": (
+        "import subprocess; result = subprocess.run(['echo', 'x'], capture_output=True,"
+        " text=True).stdout"
+    ),
+    "pipes to processes": (
+        "import multiprocessing; a, b = multiprocessing.Pipe(); a.send('x'); result = b.recv()"
+    ),
+    "threads and locks": (
+        "import concurrent.futures as f; result = f.ThreadPoolExecutor().submit(len,"
+        " 'abc').result()"
+    ),
 }
 
 
@@ -151,7 +185,9 @@ UNCHANGED: list[tuple[Any, ...]] = [(0o640, 1_000_000_000, [])] * 2
 
 
 @pytest.mark.parametrize("name", DENIED)
-def test_attempts_of_an_extension_without_network_are_denied(packs: Workers, tmp_path: Path, name: str) -> None:
+def test_attempts_of_an_extension_without_network_are_denied(
+    packs: Workers, tmp_path: Path, name: str
+) -> None:
     outside = Outside(packs, "fenced", tmp_path)
     assert outside.attempt(DENIED[name]) in {"OSError 1", "OSError 13"}  # EPERM, EACCES
     assert outside.facts() == UNCHANGED
@@ -167,8 +203,12 @@ def test_a_sandboxed_extension_cannot_change_modes_or_times(
     assert outside.facts() == UNCHANGED
 
 
-@pytest.mark.parametrize("name", [name for name in DENIED if "datagram" not in name and "sockets" not in name])
-def test_attempts_of_an_extension_with_network_are_denied(packs: Workers, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name in DENIED if "datagram" not in name and "sockets" not in name]
+)
+def test_attempts_of_an_extension_with_network_are_denied(
+    packs: Workers, tmp_path: Path, name: str
+) -> None:
     assert Outside(packs, "online", tmp_path).attempt(DENIED[name]) in {"OSError 1", "OSError 13"}
 
 

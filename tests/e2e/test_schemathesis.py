@@ -1,6 +1,8 @@
-"""Test with schemathesis that the server conforms to `/openapi.json`, with valid and invalid requests.
+"""Test with schemathesis that the server conforms to `/openapi.json`, with valid and invalid
+requests.
 
-The number of examples is fixed instead of the time, so that slow machines test as much as fast ones.
+The number of examples is fixed instead of the time, so that slow machines test as much as fast
+ones.
 """
 
 import subprocess
@@ -55,7 +57,8 @@ include-method = "PUT"
 include-path-regex = "/version/"
 checks = {{ positive_data_acceptance = {{ enabled = false }} }}
 """
-# Also test existing resources, because random ids never match. Deletion is disabled, because it would remove them.
+# Also test existing resources, because random ids never match. Deletion is disabled, because it
+# would remove them.
 EXISTING = """
 [parameters]
 "path.bundleID" = "{bundle}"
@@ -83,7 +86,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_SECONDS + 20)
 @pytest.mark.parametrize("target", [pytest.param("random", marks=pytest.mark.nightly), "existing"])
-def test_the_server_conforms_to_its_openapi_document(server: ServedApp, tmp_path: Path, target: str) -> None:
+def test_the_server_conforms_to_its_openapi_document(
+    server: ServedApp, tmp_path: Path, target: str
+) -> None:
     rules = RULES.format(examples=EXAMPLES)
     if target == "existing":
         bundle = server.rest.bundle()

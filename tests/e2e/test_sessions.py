@@ -49,14 +49,24 @@ def test_a_session_is_a_dictionary(app: App) -> None:
     handle = app.value(code)
     assert HANDLE.fullmatch(handle)
     assert use(app, handle, f"s['x'] == {JSON_VALUE!r}")
-    assert use(app, handle, "[list(s), len(s), bool(s), 'x' in s, 'z' in s]") == [["x", "y"], 2, True, True, False]
-    assert use(app, handle, "[s.get('z'), s.get('z', 7), s.setdefault('y', 9), s.setdefault('z', 9)]") == [
+    assert use(app, handle, "[list(s), len(s), bool(s), 'x' in s, 'z' in s]") == [
+        ["x", "y"],
+        2,
+        True,
+        True,
+        False,
+    ]
+    assert use(
+        app, handle, "[s.get('z'), s.get('z', 7), s.setdefault('y', 9), s.setdefault('z', 9)]"
+    ) == [
         None,
         7,
         1,
         9,
     ]
-    assert use(app, handle, "[s.pop('y'), s.pop('y', 'gone'), s.update(b=2, a=1), list(s), s == dict(s)]") == [
+    assert use(
+        app, handle, "[s.pop('y'), s.pop('y', 'gone'), s.update(b=2, a=1), list(s), s == dict(s)]"
+    ) == [
         1,
         "gone",
         None,
@@ -90,7 +100,10 @@ def test_only_json_can_be_stored(app: App, handle: str, value: str, problem: str
 
 
 def test_concurrent_runs_lose_nothing(app: App, handle: str) -> None:
-    code = "s = ot.session({0!r})\nfor n in range(30):\n    s[f'{1}-{{n}}'] = n\ns.setdefault('first', {1})"
+    code = (
+        "s = ot.session({0!r})\nfor n in range(30):\n    s[f'{1}-{{n}}'] = n\ns.setdefault('first',"
+        " {1})"
+    )
     runs = [app.start(code.format(handle, number)) for number in range(3)]
     winners = {run.result(60).blocks[-1] for run in runs}
     assert len(winners) == 1
@@ -99,8 +112,12 @@ def test_concurrent_runs_lose_nothing(app: App, handle: str) -> None:
 
 def test_quotas_are_errors_that_change_nothing(app: App, handle: str) -> None:
     code = f"s = ot.session({handle!r})\n"
-    assert "BudgetExceeded: the session would have" in app.failure(f"{code}s['k'] = 'x' * (1 << 20)")
-    assert "1001 keys, the limit is 1000" in app.failure(f"{code}s.update({{str(n): n for n in range(1001)}})")
+    assert "BudgetExceeded: the session would have" in app.failure(
+        f"{code}s['k'] = 'x' * (1 << 20)"
+    )
+    assert "1001 keys, the limit is 1000" in app.failure(
+        f"{code}s.update({{str(n): n for n in range(1001)}})"
+    )
     assert "invalid key" in app.failure(f"{code}s['a\\nb'] = 1")
     assert use(app, handle, "len(s)") == 0
 
@@ -126,7 +143,7 @@ def test_other_processes_read_a_session(tmp_path: Path) -> None:
     assert run_cli(tmp_path, "run", f"ot.session({handle!r})['page']").stdout == "7\n"
 
 
-# --- the store -------------------------------------------------------------------------------------------------------
+# --- the store ------------------------------------------------------------------------------------
 
 
 def test_tokens_expiry_and_deletion(tmp_path: Path) -> None:
@@ -134,7 +151,9 @@ def test_tokens_expiry_and_deletion(tmp_path: Path) -> None:
     with closing(SessionStore(tmp_path, clock=lambda: now[0], steady=lambda: now[0])) as store:
         handle = store.create("a", "t1")
         store.update(handle, {"k": SessionValue("1")}, "a", "t1")
-        assert store.list_keys(handle, "a") == ["k"]  # without a token, an agent sees those of all its tokens
+        assert store.list_keys(handle, "a") == [
+            "k"
+        ]  # without a token, an agent sees those of all its tokens
         for agent, token in (("a", "t2"), ("b", ""), ("b", "t1")):
             with pytest.raises(PermissionDenied):
                 store.get(handle, ["k"], agent, token)
@@ -155,7 +174,9 @@ def test_sessions_are_kept_after_the_clock_has_jumped(tmp_path: Path, days: int)
     with closing(SessionStore(tmp_path, clock=lambda: now[0])) as store:
         handle = store.create()
         store.update(handle, {"k": SessionValue("1")})
-    with closing(SessionStore(tmp_path, clock=lambda: now[0])) as store:  # compares the clock with that of its start
+    with closing(
+        SessionStore(tmp_path, clock=lambda: now[0])
+    ) as store:  # compares the clock with that of its start
         now[0] += days * 86_400
         store.create()
         now[0] -= days * 86_400
@@ -172,7 +193,9 @@ def test_stored_values_are_sealed(tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
     with closing(sqlite3.connect(tmp_path / "runs" / "sessions.db")) as database:
         select = "(SELECT sealed FROM session_values WHERE handle = ?)"
-        database.execute(f"UPDATE session_values SET sealed = {select} WHERE handle = ?", (second, first))
+        database.execute(
+            f"UPDATE session_values SET sealed = {select} WHERE handle = ?", (second, first)
+        )
         database.commit()
     with closing(SessionStore(tmp_path)) as store:
         assert store.get(second, ["k"]) == {"k": SessionValue("2", ("private",))}
@@ -180,7 +203,9 @@ def test_stored_values_are_sealed(tmp_path: Path) -> None:
             store.get(first, ["k"])
 
 
-def test_empty_sessions_make_room_for_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_sessions_make_room_for_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_store, "MAX_SESSIONS", 2)
     with closing(SessionStore(tmp_path)) as store:
         other, empty, full = (store.create("a", token) for token in ("t2", "t1", "t1"))
@@ -195,7 +220,7 @@ def test_empty_sessions_make_room_for_new_ones(tmp_path: Path, monkeypatch: pyte
         store.create("a", "t2")
 
 
-# --- policies --------------------------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 @tool("vault.read", effects=["read"], labels=["private", "untrusted"])
@@ -215,11 +240,18 @@ def test_labels_stay_with_values() -> None:
     with open_app(settings, [read_vault, send_mail]) as app:
 
         def run(code: str, session: str) -> str:
-            return str(app.portal.call(partial(app.onetool.runs.run, code, Caller(session=session))).text)
+            return str(
+                app.portal.call(partial(app.onetool.runs.run, code, Caller(session=session))).text
+            )
 
-        handle = run("s = ot.session(); s['clean'] = 1; s['tainted'] = vault.read(); s['clean'] = 2; s.id", "first")
+        handle = run(
+            "s = ot.session(); s['clean'] = 1; s['tainted'] = vault.read(); s['clean'] = 2; s.id",
+            "first",
+        )
         assert run("s = ot.session(); s['a'] = 1; mail.send(str(s['a']))", "second") == "sent 1"
-        assert run(f"mail.send(str(ot.session({handle!r}).get('tainted')))", "second").startswith("paused")
+        assert run(f"mail.send(str(ot.session({handle!r}).get('tainted')))", "second").startswith(
+            "paused"
+        )
         assert run("mail.send('anything')", "second").startswith("paused")
         assert run("mail.send('anything')", "third") == "sent anything"
         assert run(f"mail.send(str(ot.session({handle!r})['clean']))", "third").startswith("paused")

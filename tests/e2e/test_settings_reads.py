@@ -1,4 +1,6 @@
-"""How often an edit of settings reads the settings files and reloads, counted by an audit hook of Python."""
+"""How often an edit of settings reads the settings files and reloads, counted by an audit hook of
+Python.
+"""
 
 import os
 import subprocess
@@ -37,7 +39,9 @@ def _notice_open(event: str, arguments: tuple[object, ...]) -> None:
     if event != "open" or not _listeners or not isinstance(arguments[0], str | Path):
         return
     path, mode, flags = arguments
-    is_repeated = mode is None and getattr(_opening, "path", None) == path  # `open` with an opener calls os.open
+    is_repeated = (
+        mode is None and getattr(_opening, "path", None) == path
+    )  # `open` with an opener calls os.open
     _opening.path = None if is_repeated else path
     if not is_repeated and isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR):
         for listener in _listeners:
@@ -49,7 +53,10 @@ sys.addaudithook(_notice_open)
 
 @contextmanager
 def counting_reads(directory: Path) -> Iterator[Counter[str]]:
-    """Yield how often this process opens each file below the directory to read it. Names are relative to it."""
+    """Yield how often this process opens each file below the directory to read it.
+
+    Names are relative to it.
+    """
     reads: Counter[str] = Counter()
     prefix = f"{os.path.realpath(directory)}{os.sep}"
 
@@ -88,16 +95,26 @@ def home(tmp_path: Path) -> Iterator[EditedHome]:
 
 
 EDITS = {
-    "an agent": ("PATCH", "/api/agents/reviewer", {"settings": {"permissions": ["read", "network"]}}),
+    "an agent": (
+        "PATCH",
+        "/api/agents/reviewer",
+        {"settings": {"permissions": ["read", "network"]}},
+    ),
     "the file of an agent": ("PATCH", "/api/agents/ops", {"settings": {"permissions": []}}),
     "a secret": ("PUT", "/api/secrets/NEW", {"value": "new-secret-value"}),
-    "a server": ("POST", "/api/servers", {"name": "x", "settings": {"url": "https://x.example.com", "enabled": False}}),
+    "a server": (
+        "POST",
+        "/api/servers",
+        {"name": "x", "settings": {"url": "https://x.example.com", "enabled": False}},
+    ),
     "hosts": ("PUT", "/api/settings/hosts", {"hosts": ["api.example.com"]}),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_an_edit_reads_each_settings_file_at_most_twice_and_reloads_once(home: EditedHome, edit: str) -> None:
+def test_an_edit_reads_each_settings_file_at_most_twice_and_reloads_once(
+    home: EditedHome, edit: str
+) -> None:
     with counting_reads(home.home / ".onetool") as reads:
         wait_for_polls(reads)
         reads.clear()
@@ -110,7 +127,9 @@ def test_an_edit_reads_each_settings_file_at_most_twice_and_reloads_once(home: E
         assert max(select_settings(reads).values()) <= MAX_READS, reads
 
 
-def test_an_edit_of_settings_in_a_store_reads_them_once_and_reloads_once(tmp_path: Path, postgres_url: str) -> None:
+def test_an_edit_of_settings_in_a_store_reads_them_once_and_reloads_once(
+    tmp_path: Path, postgres_url: str
+) -> None:
     changes = Changes()
     with serve_home(tmp_path, ONETOOL_STORE=postgres_url, ONETOOL_KEY="5e" * 32) as served:
         assert eventually(lambda: served.onetool.state.problem is None)
@@ -120,7 +139,9 @@ def test_an_edit_of_settings_in_a_store_reads_them_once_and_reloads_once(tmp_pat
             known = changes.number("settings")
             configured = served.onetool.live_settings.times_applied
             loaded = served.onetool.changes.number("settings")
-            answer = served.send("PATCH", "/api/agents/reviewer", {"settings": {"permissions": ["read", "network"]}})
+            answer = served.send(
+                "PATCH", "/api/agents/reviewer", {"settings": {"permissions": ["read", "network"]}}
+            )
             assert answer.status_code == 200, answer.text
             assert eventually(lambda: changes.number("settings") == known + 1)
             other.disabled_tools.set("a.b", on=False)  # the server polls the settings with it
@@ -135,7 +156,9 @@ def test_an_edit_of_a_project_reads_each_settings_file_at_most_twice(tmp_path: P
     home, project = tmp_path, tmp_path / "work"
     directory = project / ".onetool"
     (directory / "agents").mkdir(parents=True)
-    (directory / "onetool.yaml").write_text("agents: {local: {permissions: [read]}}\n", encoding="utf-8")
+    (directory / "onetool.yaml").write_text(
+        "agents: {local: {permissions: [read]}}\n", encoding="utf-8"
+    )
     (directory / "agents" / "ops.yaml").write_text("permissions: [read]\n", encoding="utf-8")
     (home / ".onetool").mkdir(mode=0o700)
     trust(directory, home / ".onetool")
@@ -173,9 +196,25 @@ def test_an_edit_by_a_command_reloads_a_running_server_once(home: EditedHome) ->
 
 def test_a_command_reads_each_settings_file_at_most_twice(tmp_path: Path) -> None:
     configure(tmp_path, make_settings(tmp_path))
-    command = [sys.executable, "-c", COMMAND, str(tmp_path), "agents", "set", "night", "permissions=[read]"]
-    env = {**environment(tmp_path), "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        COMMAND,
+        str(tmp_path),
+        "agents",
+        "set",
+        "night",
+        "permissions=[read]",
+    ]
+    env = {
+        **environment(tmp_path),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]),
+    }
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    counts = dict(line.split(" ", 1)[::-1] for line in done.stdout.splitlines() if line[:1].isdigit())
+    counts = dict(
+        line.split(" ", 1)[::-1] for line in done.stdout.splitlines() if line[:1].isdigit()
+    )
     assert 1 <= int(counts[".onetool/onetool.yaml"]) <= MAX_READS, counts

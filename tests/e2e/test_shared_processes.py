@@ -1,4 +1,6 @@
-"""Applications of one process share cells, upstream servers and workers, and do not affect each other's calls."""
+"""Applications of one process share cells, upstream servers and workers, and do not affect each
+other's calls.
+"""
 
 import json
 import os
@@ -35,7 +37,11 @@ from onetool.sources.upstream.relay import RELAY_KEY, Relay
 from onetool.util.context import Caller, Result
 from onetool.util.logging import Log
 
-NEIGHBOR = {"command": sys.executable, "args": [str(HOSTILE.with_name("neighbor.py"))], "timeout": 20}
+NEIGHBOR = {
+    "command": sys.executable,
+    "args": [str(HOSTILE.with_name("neighbor.py"))],
+    "timeout": 20,
+}
 
 
 @dataclass
@@ -48,14 +54,26 @@ class Shared:
     open_applications: dict[str, ExitStack] = field(default_factory=dict)
 
     def open(
-        self, name: str, environment: Mapping[str, str] | None = None, beside: str = "", **project: Any
+        self,
+        name: str,
+        environment: Mapping[str, str] | None = None,
+        beside: str = "",
+        **project: Any,
     ) -> "Application":
-        """Open an application in its own directory or that of another. `project` are the settings there."""
+        """Open an application in its own directory or that of another.
+
+        `project` are the settings there.
+        """
         directory = self.home / (beside or name)
         directory.mkdir(exist_ok=True)
         if project:
             configure(directory, json.dumps(project))
-        env = {"HOME": str(self.home), "PATH": "/usr/bin:/bin", "ONETOOL_TRUST": "1", **(environment or {})}
+        env = {
+            "HOME": str(self.home),
+            "PATH": "/usr/bin:/bin",
+            "ONETOOL_TRUST": "1",
+            **(environment or {}),
+        }
         onetool = OneTool(
             read=lambda: read_settings(env, directory, None, self.home),
             log=Log(self.home / f"{name}.log"),
@@ -87,7 +105,9 @@ class Application(App):
     def value_of(self, name: str, **args: Any) -> Any:
         return self.call(name, args).unwrap()
 
-    def begin(self, name: str, relay: Relay | None = None, output: RunOutput | None = None, **args: Any) -> "Call":
+    def begin(
+        self, name: str, relay: Relay | None = None, output: RunOutput | None = None, **args: Any
+    ) -> "Call":
         context = self.onetool.runs.open_context(Caller(), output)
         if relay is not None:
             context = replace(context, metadata={RELAY_KEY: relay})
@@ -96,7 +116,9 @@ class Application(App):
     def wait(self, text: str, server: str = "s") -> "Call":
         """Start a call that the server has received when this returns, and does not answer."""
         progress: list[Any] = []
-        output = RunOutput(ClientChannel(listener=lambda event, detail: progress.append((event, detail))))
+        output = RunOutput(
+            ClientChannel(listener=lambda event, detail: progress.append((event, detail)))
+        )
         calling = self.begin(f"{server}.wait", output=output, text=text)
         assert eventually(lambda: ("progress", f"{server}: {text}") in progress)
         return calling
@@ -138,7 +160,7 @@ def open_shared(home: Path) -> Iterator[Shared]:
             assert opened.count() == {"zygotes": 0, "cells": 0, "servers": 0, "workers": 0}
 
 
-# --- upstream servers --------------------------------------------------------------------------------------------
+# --- upstream servers -----------------------------------------------------------------------------
 
 
 def test_applications_share_a_server_until_the_last_one_closes(shared: Shared) -> None:
@@ -160,7 +182,10 @@ def test_applications_share_a_server_until_the_last_one_closes(shared: Shared) -
 @pytest.mark.nightly
 def test_ten_applications_with_eight_servers_use_eight_processes(tmp_path: Path) -> None:
     names = [f"s{number}" for number in range(8)]
-    configure(tmp_path, json.dumps({"servers": {name: {**NEIGHBOR, "env": {"VARIABLE": name}} for name in names}}))
+    configure(
+        tmp_path,
+        json.dumps({"servers": {name: {**NEIGHBOR, "env": {"VARIABLE": name}} for name in names}}),
+    )
     with open_shared(tmp_path) as shared:
         applications = [shared.open(f"a{number}") for number in range(10)]
         calls = [(name, each.begin(f"{name}.facts")) for each in applications for name in names]
@@ -186,7 +211,9 @@ def test_different_definitions_are_different_processes(shared: Shared) -> None:
     assert len({calling.result().unwrap()["pid"] for calling in calls}) == len(calls)
 
 
-def test_applications_share_a_connection_only_for_the_same_agent_and_account(tmp_path: Path) -> None:
+def test_applications_share_a_connection_only_for_the_same_agent_and_account(
+    tmp_path: Path,
+) -> None:
     agents, accounts = ("default", "bob"), ("work", "home")
     with authorization_server() as server:
         settings = {
@@ -201,10 +228,14 @@ def test_applications_share_a_connection_only_for_the_same_agent_and_account(tmp
                 sign_in(one, user=f"{agent}-{account}", agent=agent, account=account)
             calls = [(each, *identity) for identity in identities for each in (one, two)] * 5
             with ThreadPoolExecutor(8) as threads:
-                users = list(threads.map(lambda call: call_as(call[0], "gh.whoami", call[1], call[2]), calls))
+                users = list(
+                    threads.map(lambda call: call_as(call[0], "gh.whoami", call[1], call[2]), calls)
+                )
             assert users == [f"{agent}-{account}" for _, agent, account in calls]
             assert shared.count()["servers"] == len(identities)
-            other = shared.open("other", servers={"gh": {"url": server.url, "auth": "oauth", "accounts": ["home"]}})
+            other = shared.open(
+                "other", servers={"gh": {"url": server.url, "auth": "oauth", "accounts": ["home"]}}
+            )
             assert call_as(other, "gh.whoami") == "default-home"  # its default account
             assert call_as(one, "gh.whoami") == call_as(two, "gh.whoami") == "default-work"
 
@@ -219,8 +250,15 @@ def test_projects_with_equal_servers_share_them_under_their_own_names(shared: Sh
 
 
 def test_a_failed_start_is_reported_with_the_name_of_each_application(shared: Shared) -> None:
-    broken = {"command": sys.executable, "args": ["-c", "raise SystemExit('no luck')"], "cwd": str(shared.home)}
-    one, two = shared.open("one", servers={"left": broken}), shared.open("two", servers={"right": broken})
+    broken = {
+        "command": sys.executable,
+        "args": ["-c", "raise SystemExit('no luck')"],
+        "cwd": str(shared.home),
+    }
+    one, two = (
+        shared.open("one", servers={"left": broken}),
+        shared.open("two", servers={"right": broken}),
+    )
     left, right = one.start("left.facts()"), two.start("right.facts()")
     for answer, name in ((left.result(), "left"), (right.result(), "right")):
         assert f"cannot connect to {name}" in answer.text
@@ -233,7 +271,9 @@ def test_a_lost_server_is_a_network_error_for_all_and_restarts_once(shared: Shar
     crashed = one.call("s.crash", {"text": "about one"})
     for result in (crashed, waiting.result()):
         assert isinstance(result.error, NetworkError)
-        assert "about one" not in str(result.error)  # two had a call in flight, so it could be about either
+        assert "about one" not in str(
+            result.error
+        )  # two had a call in flight, so it could be about either
     calls = [one.begin("s.facts"), two.begin("s.facts")]
     (after,) = {calling.result().unwrap()["pid"] for calling in calls}
     assert after != before
@@ -283,7 +323,9 @@ def test_a_reload_of_one_application_leaves_the_calls_of_the_other(shared: Share
 def test_a_timeout_of_one_application_leaves_the_calls_of_the_other(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An application whose call timed out drops a server that does not respond at all; others keep their calls."""
+    """An application whose call timed out drops a server that does not respond at all; others keep
+    their calls.
+    """
     monkeypatch.setattr(session, "ALIVE_SECONDS", 0.3)
     configure(shared.home, json.dumps({"servers": {"s": {**NEIGHBOR, "timeout": 4}}}))
     one, two = shared.open("one"), shared.open("two")
@@ -293,7 +335,9 @@ def test_a_timeout_of_one_application_leaves_the_calls_of_the_other(
     began = time.monotonic()
     try:
         lost = one.begin("s.facts")
-        assert eventually(lambda: time.monotonic() > began + 2)  # it times out later than the other call
+        assert eventually(
+            lambda: time.monotonic() > began + 2
+        )  # it times out later than the other call
         kept = two.begin("s.facts")
         assert isinstance(lost.result().error, ToolTimeout)
         assert eventually(lambda: one.onetool.servers.upstream("s").main.state == "disconnected")
@@ -360,7 +404,9 @@ def serve_http() -> Iterator[tuple[str, list[str]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             message = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            body = json.dumps({"jsonrpc": "2.0", "id": message.get("id"), **respond(message)}).encode()
+            body = json.dumps(
+                {"jsonrpc": "2.0", "id": message.get("id"), **respond(message)}
+            ).encode()
             self.send_response(200 if "id" in message else 202)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body) if "id" in message else 0))
@@ -377,7 +423,10 @@ def serve_http() -> Iterator[tuple[str, list[str]]]:
         match message["method"]:
             case "initialize":
                 sessions.append("initialize")
-                info = {"serverInfo": {"name": "web", "version": "1"}, "capabilities": {"tools": {}}}
+                info = {
+                    "serverInfo": {"name": "web", "version": "1"},
+                    "capabilities": {"tools": {}},
+                }
                 return {"result": {"protocolVersion": message["params"]["protocolVersion"], **info}}
             case "tools/list":
                 return {"result": {"tools": [{"name": "facts", "inputSchema": {"type": "object"}}]}}
@@ -406,12 +455,14 @@ def serve_http() -> Iterator[tuple[str, list[str]]]:
         ({"stateful": True, "enabled": False}, False),
     ],
 )
-def test_a_stateful_server_needs_an_application_per_client(server: dict[str, bool], expected: bool) -> None:
+def test_a_stateful_server_needs_an_application_per_client(
+    server: dict[str, bool], expected: bool
+) -> None:
     settings = Settings.model_validate({"servers": {"s": {**NEIGHBOR, **server}}})
     assert needs_own_application(settings) is expected
 
 
-# --- workers -----------------------------------------------------------------------------------------------------
+# --- workers --------------------------------------------------------------------------------------
 
 PACK = """
 import os
@@ -454,7 +505,9 @@ def test_calls_of_a_shared_worker_reach_their_own_application(packs: Shared) -> 
         progress: list[Any] = []
         questions: list[str] = []
 
-        async def ask(message: str, _schema: Any, name: str = name, to: list[str] = questions) -> Any:
+        async def ask(
+            message: str, _schema: Any, name: str = name, to: list[str] = questions
+        ) -> Any:
             to.append(message)
             return {"word": name}
 
@@ -462,7 +515,11 @@ def test_calls_of_a_shared_worker_reach_their_own_application(packs: Shared) -> 
             to.append(detail)
 
         output = RunOutput(ClientChannel(listener=listen, ask=ask))
-        assert each.begin("pack.use", output=output, text=name).result().unwrap() == [name, name, name]
+        assert each.begin("pack.use", output=output, text=name).result().unwrap() == [
+            name,
+            name,
+            name,
+        ]
         assert (questions, progress) == ([f"question {name}"], [f"pack: progress {name}"])
     for name in ("one", "two"):
         packs.close(name)
@@ -512,7 +569,11 @@ def test_a_closed_application_leaves_the_worker_to_others(packs: Shared) -> None
 
 
 async def _count_calls(processes: SharedProcesses) -> int:
-    return sum(worker.users.is_calling(user) for _, worker in processes.workers._children for user in worker.users)
+    return sum(
+        worker.users.is_calling(user)
+        for _, worker in processes.workers._children
+        for user in worker.users
+    )
 
 
 def test_a_crashed_worker_restarts_for_all_and_its_output_does_not_cross(packs: Shared) -> None:
@@ -529,7 +590,7 @@ def test_a_crashed_worker_restarts_for_all_and_its_output_does_not_cross(packs: 
     assert "private" in str(one.call("pack.crash", {"text": "private"}).error)
 
 
-# --- cells -------------------------------------------------------------------------------------------------------
+# --- cells ----------------------------------------------------------------------------------------
 
 
 def test_applications_share_a_zygote_and_end_only_their_own_runs(shared: Shared) -> None:

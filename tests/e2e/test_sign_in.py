@@ -28,7 +28,9 @@ def show_servers(home: Path) -> dict[str, dict[str, object]]:
     return {each["name"]: each for each in json.loads(done.stdout)["servers"]}
 
 
-def test_a_call_names_the_login_command_and_works_after_it(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_a_call_names_the_login_command_and_works_after_it(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     configure_server(tmp_path, server)
     refused = run_cli(tmp_path, "call", "gh.whoami", "--json")
     error = json.loads(refused.stdout)["error"]
@@ -51,19 +53,29 @@ def test_a_call_names_the_login_command_and_works_after_it(tmp_path: Path, serve
     assert show_servers(tmp_path)["gh"]["signed_in"] is False
 
 
-def test_a_server_without_the_setting_is_recognized_by_its_answer(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_a_server_without_the_setting_is_recognized_by_its_answer(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     configure_server(tmp_path, server, auth=None)
     assert "onetool login gh" in run_cli(tmp_path, "call", "gh.whoami").stderr
     assert "onetool login gh" in run_cli(tmp_path, "doctor").stdout
-    assert "gh requires a sign-in: onetool login gh" in run_cli(tmp_path, "connect", "cursor").stdout
-    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"other": {"url": server.url}}}), encoding="utf-8")
+    assert (
+        "gh requires a sign-in: onetool login gh" in run_cli(tmp_path, "connect", "cursor").stdout
+    )
+    (tmp_path / "mcp.json").write_text(
+        json.dumps({"mcpServers": {"other": {"url": server.url}}}), encoding="utf-8"
+    )
     imported = run_cli(tmp_path, "import", "mcp.json", "--user", ONETOOL_TRUST="1")
-    assert "other requires a sign-in: onetool login other" in imported.stdout, imported.stdout + imported.stderr
+    assert "other requires a sign-in: onetool login other" in imported.stdout, (
+        imported.stdout + imported.stderr
+    )
     login(tmp_path, "gh")
     assert json.loads(run_cli(tmp_path, "call", "gh.whoami").stdout) == "ada"
 
 
-def test_a_pasted_callback_url_and_a_strange_callback(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_a_pasted_callback_url_and_a_strange_callback(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     configure_server(tmp_path, server)
     login(tmp_path, "gh", user="grace", paste=True)
     assert json.loads(run_cli(tmp_path, "call", "gh.whoami").stdout) == "grace"
@@ -74,10 +86,14 @@ def test_a_pasted_callback_url_and_a_strange_callback(tmp_path: Path, server: Au
         assert "Signed in" in approve(url, "alan").text
         process.communicate(timeout=40)
     assert json.loads(run_cli(tmp_path, "call", "gh.whoami").stdout) == "alan"
-    assert server.counts["register"] == 1  # the client is registered with the port of the first sign-in
+    assert (
+        server.counts["register"] == 1
+    )  # the client is registered with the port of the first sign-in
 
 
-def test_the_browser_of_the_user_is_opened_with_the_url(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_the_browser_of_the_user_is_opened_with_the_url(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     configure_server(tmp_path, server)
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/opened\n', encoding="utf-8")
@@ -110,7 +126,11 @@ def test_a_running_server_uses_a_sign_in_at_once_and_a_scope_is_added(
         assert "onetool login gh" in get_texts(result)[-1]
         login(tmp_path, "gh")
         assert get_texts(client.run("gh.whoami()")) == ["ada"]
-        more = get_texts(client.run("try:\n    gh.write_note('x')\nexcept SignInRequired as error:\n    print(error)"))
+        more = get_texts(
+            client.run(
+                "try:\n    gh.write_note('x')\nexcept SignInRequired as error:\n    print(error)"
+            )
+        )
         assert "needs more permissions at gh (scope write)" in more[-1]
         login(tmp_path, "gh")
         assert server.requests[-2][1]["scope"] == "read offline_access write"
@@ -120,7 +140,9 @@ def test_a_running_server_uses_a_sign_in_at_once_and_a_scope_is_added(
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_a_client_with_url_elicitation_shows_the_url(tmp_path: Path, server: AuthorizationServer, mode: str) -> None:
+def test_a_client_with_url_elicitation_shows_the_url(
+    tmp_path: Path, server: AuthorizationServer, mode: str
+) -> None:
     configure_server(tmp_path, server)
     answers = ["decline", "accept"]
 
@@ -156,8 +178,12 @@ def test_rest_health_and_doctor(tmp_path: Path, server: AuthorizationServer) -> 
     assert "onetool login gh" in found
 
 
-@pytest.mark.parametrize("arguments", [("nothing",), ("gh", "--account", "work"), ("gh", "--agent", "nobody")])
-def test_wrong_names_are_usage_errors(tmp_path: Path, server: AuthorizationServer, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [("nothing",), ("gh", "--account", "work"), ("gh", "--agent", "nobody")]
+)
+def test_wrong_names_are_usage_errors(
+    tmp_path: Path, server: AuthorizationServer, arguments: tuple[str, ...]
+) -> None:
     configure_server(tmp_path, server)
     done = run_cli(tmp_path, "login", *arguments)
     assert done.returncode == 1

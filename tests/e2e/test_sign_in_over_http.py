@@ -32,7 +32,10 @@ def open_session(home: Path, url: str) -> Iterator[httpx2.Client]:
 
 def test_a_person_signs_in_with_the_browser(tmp_path: Path, server: AuthorizationServer) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"gh": {"url": server.url, "auth": "oauth"}}}))
-    with serve_process(tmp_path) as (_, info), httpx2.Client(base_url=info["url"], trust_env=False) as stranger:
+    with (
+        serve_process(tmp_path) as (_, info),
+        httpx2.Client(base_url=info["url"], trust_env=False) as stranger,
+    ):
         assert stranger.post("/api/sign-ins/gh", json={}).status_code == 403
         assert stranger.get("/api/sign-ins").status_code == 403
         assert stranger.get("/oauth/client.json").status_code == 404
@@ -66,7 +69,10 @@ def test_the_client_document_is_the_client(tmp_path: Path, server: Authorization
     }
     configure(tmp_path, yaml.safe_dump(settings))
     run_cli(tmp_path, "token", "create", "laptop")
-    with serve_process(tmp_path) as (_, info), httpx2.Client(base_url=info["url"], trust_env=False) as client:
+    with (
+        serve_process(tmp_path) as (_, info),
+        httpx2.Client(base_url=info["url"], trust_env=False) as client,
+    ):
         forwarded = {"host": "tools.example.com", "x-forwarded-for": "203.0.113.9"}
         document = client.get("/oauth/client.json", headers=forwarded).json()
         assert document["client_id"] == f"{public}/oauth/client.json"
@@ -76,6 +82,8 @@ def test_the_client_document_is_the_client(tmp_path: Path, server: Authorization
             assert "client_id=https%3A%2F%2Ftools.example.com%2Foauth%2Fclient.json" in started
             callback = find_callback(started, "grace").removeprefix(public)
             cookie = browser.cookies.get("onetool_sign_in")
-            answer = browser.get(callback, headers={**forwarded, "cookie": f"onetool_sign_in={cookie}"})
+            answer = browser.get(
+                callback, headers={**forwarded, "cookie": f"onetool_sign_in={cookie}"}
+            )
             assert answer.status_code == 200, answer.text
     assert server.counts["register"] == 0

@@ -74,7 +74,7 @@ def record_calls(home: Path, *calls: tuple[str, float], error: str | None = None
     recorder.close()
 
 
-# --- output ----------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def test_calls_are_counted_across_processes(tmp_path: Path) -> None:
@@ -113,7 +113,9 @@ def test_the_output_is_a_summary_and_a_table(tmp_path: Path) -> None:
     ],
 )
 def test_a_period_excludes_older_calls(tmp_path: Path, period: str, names: set[str]) -> None:
-    record_calls(tmp_path, ("now", 60), ("yesterday", 1.5 * DAY), ("week", 8 * DAY), ("year", 360 * DAY))
+    record_calls(
+        tmp_path, ("now", 60), ("yesterday", 1.5 * DAY), ("week", 8 * DAY), ("year", 360 * DAY)
+    )
     summary = read_stats(tmp_path, "--period", period)
     assert set(count_calls(summary)) == names
     assert summary["total_calls"] == summary["runs"]["total"] == len(names)
@@ -132,10 +134,15 @@ def test_the_tool_option_excludes_other_tools(tmp_path: Path) -> None:
     [
         ((), "No calls recorded. Try: onetool run 'machine.disk()'"),
         (("--tool", "a.b"), "No calls of a.b recorded. Run `onetool stats` to see all calls."),
-        (("--period", "day"), "No calls recorded in the last day. Run `onetool stats` to see all calls."),
+        (
+            ("--period", "day"),
+            "No calls recorded in the last day. Run `onetool stats` to see all calls.",
+        ),
     ],
 )
-def test_empty_statistics_print_a_message(tmp_path: Path, options: tuple[str, ...], expected: str) -> None:
+def test_empty_statistics_print_a_message(
+    tmp_path: Path, options: tuple[str, ...], expected: str
+) -> None:
     done = run_cli(tmp_path, "stats", *options)
     assert (done.returncode, done.stdout) == (0, f"{expected}\n")
     assert not stats_file(tmp_path).exists()
@@ -155,7 +162,9 @@ def test_the_report_is_written_and_its_path_is_printed(tmp_path: Path) -> None:
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     done = run_cli(tmp_path, "stats", "--html", "missing/report.html")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "onetool: cannot write to missing/report.html: No such file or directory\n"
+    assert (
+        done.stderr == "onetool: cannot write to missing/report.html: No such file or directory\n"
+    )
 
 
 def test_disabled_statistics_are_neither_recorded_nor_shown(tmp_path: Path) -> None:
@@ -165,11 +174,18 @@ def test_disabled_statistics_are_neither_recorded_nor_shown(tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (1, "")
     assert "set `stats: {enabled: true}` in onetool.yaml" in done.stderr
     with closing(sqlite3.connect(stats_file(tmp_path))) as database:  # has the shapes of results
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        assert [table for table in tables - {"shapes"} if database.execute(f"SELECT 1 FROM {table}").fetchone()] == []
+        tables = {
+            name
+            for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+        assert [
+            table
+            for table in tables - {"shapes"}
+            if database.execute(f"SELECT 1 FROM {table}").fetchone()
+        ] == []
 
 
-# --- damaged files, concurrent and killed processes ------------------------------------------------------------------
+# --- damaged files, concurrent and killed processes -----------------------------------------------
 
 
 def truncate(file: Path) -> bytes:
@@ -184,7 +200,9 @@ def overwrite(file: Path) -> bytes:
 
 
 @pytest.mark.parametrize("damage", [truncate, overwrite])
-def test_a_damaged_file_is_reported_renamed_and_replaced(tmp_path: Path, damage: Callable[[Path], bytes]) -> None:
+def test_a_damaged_file_is_reported_renamed_and_replaced(
+    tmp_path: Path, damage: Callable[[Path], bytes]
+) -> None:
     record_calls(tmp_path, *[(f"pack.tool{number}", 60.0) for number in range(2000)])
     left = damage(stats_file(tmp_path))
     done = run_cli(tmp_path, "stats")
@@ -194,7 +212,9 @@ def test_a_damaged_file_is_reported_renamed_and_replaced(tmp_path: Path, damage:
     assert stats_file(tmp_path).read_bytes() == left
     with connect(tmp_path) as client:
         assert not client.run("machine.now()").is_error
-        assert eventually(lambda: "old file: " in get_texts(client.run("ot.health()['problems']"))[0])
+        assert eventually(
+            lambda: "old file: " in get_texts(client.run("ot.health()['problems']"))[0]
+        )
     kept, *logs = sorted(stats_file(tmp_path).parent.glob("stats.db.damaged-*"))
     assert all(each.name.endswith(("-shm", "-wal")) for each in logs)
     assert kept.read_bytes() == left
@@ -222,7 +242,9 @@ def test_a_killed_server_loses_only_unwritten_counts(tmp_path: Path) -> None:
     record_calls(tmp_path, ("past.tool", 60))
     with RawClient(tmp_path) as wire:
         wire.run("for _ in range(7):\n    machine.now()")
-        assert eventually(lambda: summarize(StatisticsFile(stats_file(tmp_path)))["total_calls"] == 8)
+        assert eventually(
+            lambda: summarize(StatisticsFile(stats_file(tmp_path)))["total_calls"] == 8
+        )
         wire.run("for _ in range(5):\n    machine.now()")
         os.kill(wire.process.pid, signal.SIGKILL)
     counts = count_calls(read_stats(tmp_path))
@@ -232,16 +254,22 @@ def test_a_killed_server_loses_only_unwritten_counts(tmp_path: Path) -> None:
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-# --- savings ---------------------------------------------------------------------------------------------------------
+# --- savings --------------------------------------------------------------------------------------
 
-THREE_CALLS = "texts = [ot.help('machine.disk'), ot.help('machine.cpu'), ot.tools(info='list')]\nlen(texts)"
+THREE_CALLS = (
+    "texts = [ot.help('machine.disk'), ot.help('machine.cpu'), ot.tools(info='list')]\nlen(texts)"
+)
 ONE_CALL = "ot.help('machine.now')"
 ROUND_TRIP_MS = 1500
 
 
 def estimate_tokens(value: object) -> int:
     """Estimate the number of tokens: four bytes per token, rounded up."""
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = (
+        value
+        if isinstance(value, str)
+        else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    )
     return (len(text.encode()) + 3) // 4
 
 
@@ -251,7 +279,11 @@ def measure_definitions() -> dict[str, int]:
         infos = [app.onetool.bus.tool_info(name) for name in app.onetool.bus.list_tools()]
     return {
         info["name"]: estimate_tokens(
-            {"name": info["name"], "description": info["description"], "inputSchema": info["schema"]}
+            {
+                "name": info["name"],
+                "description": info["description"],
+                "inputSchema": info["schema"],
+            }
         )
         for info in infos
         if not info["name"].startswith("ot.")
@@ -277,7 +309,9 @@ def test_the_savings_of_a_session_follow_the_formula(tmp_path: Path) -> None:
         )
         assert get_texts(client.run(THREE_CALLS)) == ["3"]
         client.run(ONE_CALL)  # the run returns the result of the call, so it saves nothing
-        assert eventually(lambda: summarize(StatisticsFile(stats_file(tmp_path)))["savings"]["sessions"] == 1)
+        assert eventually(
+            lambda: summarize(StatisticsFile(stats_file(tmp_path)))["savings"]["sessions"] == 1
+        )
     first, second, third = measure_results()
     result_tokens = first + second + third - estimate_tokens("3")
     whole = read_stats(tmp_path)
@@ -292,5 +326,7 @@ def test_the_savings_of_a_session_follow_the_formula(tmp_path: Path) -> None:
         "round_trip_ms": ROUND_TRIP_MS,
     }
     share = read_stats(tmp_path, "--tool", "ot.help")
-    assert share["context_saved"] == round(result_tokens * (first + second) / (first + second + third))
+    assert share["context_saved"] == round(
+        result_tokens * (first + second) / (first + second + third)
+    )
     assert share["time_saved_ms"] == round(2 * 2 / 3 * ROUND_TRIP_MS)

@@ -18,7 +18,9 @@ from onetool.state.stats.report import render_html
 from onetool.state.stats.summary import summarize
 
 NOW = 1_800_000_000.0
-HOSTILE = '</td></table><script>document.title="owned"</script><img src=x onerror=alert(1)>&lt;\u202e'
+HOSTILE = (
+    '</td></table><script>document.title="owned"</script><img src=x onerror=alert(1)>&lt;\u202e'
+)
 DARK = "--blink-settings=preferredColorScheme=0"
 
 Browser = Callable[..., str]
@@ -32,8 +34,17 @@ def browse(tmp_path: Path) -> Browser:
     def show(page: str, *flags: str) -> str:
         file = tmp_path / "report.html"
         file.write_text(page, encoding="utf-8")
-        command = [program, "--headless", *SWITCHES, f"--user-data-dir={tmp_path / 'profile'}", *flags, file.as_uri()]
-        return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=100, check=True).stdout
+        command = [
+            program,
+            "--headless",
+            *SWITCHES,
+            f"--user-data-dir={tmp_path / 'profile'}",
+            *flags,
+            file.as_uri(),
+        ]
+        return subprocess.run(
+            command, capture_output=True, encoding="utf-8", timeout=100, check=True
+        ).stdout
 
     return show
 
@@ -48,7 +59,9 @@ def make_page(directory: Path, tools: list[str]) -> str:
             at = NOW - 3600.0 * ((number + 5 * call) % 700)
             recorder.add(CallRecord(name, "default", "s", "r", 0.05 * call, failure, 100, at))
     count = len(tools)
-    run = RunRecord("r", "default", seconds=2.0, round_trips=count, answer_tokens=50, result_tokens=100 * count)
+    run = RunRecord(
+        "r", "default", seconds=2.0, round_trips=count, answer_tokens=50, result_tokens=100 * count
+    )
     recorder.add(run)
     recorder.close()
     return render_html(summarize(statistics, now=NOW))
@@ -72,7 +85,11 @@ def decode_png(png: bytes) -> tuple[int, int, bytes]:
         if png[offset + 4 : offset + 8] == b"IDAT":
             data += png[offset + 8 : offset + 8 + size]
         offset += 12 + size
-    return int.from_bytes(png[16:20], "big"), int.from_bytes(png[20:24], "big"), zlib.decompress(data)
+    return (
+        int.from_bytes(png[16:20], "big"),
+        int.from_bytes(png[20:24], "big"),
+        zlib.decompress(data),
+    )
 
 
 class Elements(HTMLParser):
@@ -112,7 +129,8 @@ def test_the_report_supports_light_and_dark_mode(browse: Browser, tmp_path: Path
     assert lines > 100
 
 
-# A page that shows another in a frame as wide as a phone, and sets its title to the right edge of the elements.
+# A page that shows another in a frame as wide as a phone, and sets its title to the right edge of
+# the elements.
 PHONE = """<!doctype html><title>?</title><iframe style="width:360px;height:3000px;border:0" srcdoc="{page}"></iframe>
 <script>
 const frame = document.querySelector("iframe");
@@ -125,7 +143,9 @@ frame.onload = () => {{
 
 @pytest.mark.parametrize("count", [0, 40])
 def test_the_report_fits_the_width_of_a_phone(browse: Browser, tmp_path: Path, count: int) -> None:
-    page = make_page(tmp_path, [f"pack{number}.tool{'_long' * (number % 30)}" for number in range(count)])
+    page = make_page(
+        tmp_path, [f"pack{number}.tool{'_long' * (number % 30)}" for number in range(count)]
+    )
     reach = Elements(browse(PHONE.format(page=escape(page)), "--dump-dom")).title
     assert 300 < int(reach) <= 360
 

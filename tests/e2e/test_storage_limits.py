@@ -45,12 +45,18 @@ def test_the_stored_results_of_an_agent_are_limited(tmp_path: Path) -> None:
 def test_messages_are_audited_and_limited(tmp_path: Path) -> None:
     configure(tmp_path, SETTINGS)
     with connect(tmp_path) as client:
-        answer = client.run("for number in range(100):\n    ot.notify(topic='t', message='x' * 1000)")
+        answer = client.run(
+            "for number in range(100):\n    ot.notify(topic='t', message='x' * 1000)"
+        )
         assert "notify.per_minute is 5" in get_texts(answer)[-1]
     assert (tmp_path / ".onetool" / "notes.yaml").read_bytes().count(b"---\n") == 5
-    audit = (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+    audit = (
+        (tmp_path / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+    )
     lines: list[dict[str, Any]] = [json.loads(line) for line in audit]
-    assert sum(line["name"] == "call.started" and line["tool"] == "ot.notify" for line in lines) >= 6
+    assert (
+        sum(line["name"] == "call.started" and line["tool"] == "ot.notify" for line in lines) >= 6
+    )
 
 
 def test_a_result_that_cannot_be_stored_has_an_error_code(tmp_path: Path) -> None:
@@ -61,12 +67,16 @@ def test_a_result_that_cannot_be_stored_has_an_error_code(tmp_path: Path) -> Non
         assert str(tmp_path / "tmp") in answer.text
 
 
-RECORDS = "[{'number': number, 'name': f'record {number}', 'text': 'x' * 40} for number in range(%d)]"
+RECORDS = (
+    "[{'number': number, 'name': f'record {number}', 'text': 'x' * 40} for number in range(%d)]"
+)
 
 
 @pytest.mark.parametrize("count", [2_000, 30_000])  # sent as one message, and in several pieces
 @pytest.mark.parametrize("shape", ["%s", "{'total': 1, 'data': {'items': %s}}"])
-def test_a_large_json_value_is_stored_with_one_record_per_line(tmp_path: Path, count: int, shape: str) -> None:
+def test_a_large_json_value_is_stored_with_one_record_per_line(
+    tmp_path: Path, count: int, shape: str
+) -> None:
     code = shape % (RECORDS % count)
     with connect(tmp_path) as client:
         handle = json.loads(get_texts(client.run(code))[-1])["handle"]
@@ -80,7 +90,9 @@ def test_part_of_a_stored_result_is_not_stored_again(tmp_path: Path) -> None:
     with connect(tmp_path) as client:
         handle = json.loads(get_texts(client.run(RECORDS % 2_000))[-1])["handle"]
         window = f"ot.result(handle={handle!r}, limit=2000)"
-        assert yaml.safe_load(get_texts(client.run(window))[-1])["note"].startswith("cut to fit: continue with offset=")
+        assert yaml.safe_load(get_texts(client.run(window))[-1])["note"].startswith(
+            "cut to fit: continue with offset="
+        )
         for code in (f"{window}['lines']", f"'\\n'.join({window}['lines'])", f"print({window})"):
             answer = client.run(code)
             assert not answer.is_error
@@ -138,12 +150,15 @@ def clients_by_limit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
 
 
 @pytest.mark.parametrize(
-    "forged", ["{}", "{'returned': 1e400, 'lines': 3}", "{'returned': 10 ** 4000, 'lines': [{}] * 9_999}"]
+    "forged",
+    ["{}", "{'returned': 1e400, 'lines': 3}", "{'returned': 10 ** 4000, 'lines': [{}] * 9_999}"],
 )
 def test_a_forged_window_is_cut(clients_by_limit: dict[int, Connection], forged: str) -> None:
     client = clients_by_limit[900]
     handle = json.loads(get_texts(client.run(RECORDS % 100))[-1])["handle"]
-    answer = client.run(f"w = ot.result({handle!r}, limit=100); w.update({forged}); w['more'] = 'x' * 2000; w")
+    answer = client.run(
+        f"w = ot.result({handle!r}, limit=100); w.update({forged}); w['more'] = 'x' * 2000; w"
+    )
     assert "the limit is 900 (output.max_inline_size)" in get_texts(answer)[-1]
 
 

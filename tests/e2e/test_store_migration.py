@@ -54,11 +54,15 @@ def fill(data: Path) -> dict[str, Any]:
     """Write some of every kind of state, and return the names that are needed to find it."""
     with closing(RunStore(data)) as runs:
         call = DurableCall(1, "t", "{}", "key", 0, CallState.PENDING)
-        runs.put_run(RunRecord("r_1", "default", "code", state=RunState.WAITING, expires=4e9), [call])
+        runs.put_run(
+            RunRecord("r_1", "default", "code", state=RunState.WAITING, expires=4e9), [call]
+        )
         runs.put_run(RunRecord("r_2", "default", "code"))
         runs.set_state("r_2", RunState.DONE)
         granted = Grant("g_1", "t", left=3, run="r_1")
-        runs.decide("r_1", Decision(is_approved=True, by="Ada", grants=(granted, Grant("g_2", "u"))))
+        runs.decide(
+            "r_1", Decision(is_approved=True, by="Ada", grants=(granted, Grant("g_2", "u")))
+        )
         runs.write_calls("r_1", [DurableCall(2, "t", "{}", "key", 1, CallState.SENT)], grant="g_1")
     with closing(SessionStore(data)) as sessions:
         session = sessions.create()
@@ -77,7 +81,14 @@ def fill(data: Path) -> dict[str, Any]:
         for number in range(5):
             recorder.add(CallRecord("p.t", "default", "s", f"r{number}", 0.1, None, 7))
             recorder.add(
-                RunRecord(f"r{number}", "default", seconds=0.1, round_trips=1, answer_tokens=2, result_tokens=7)
+                RunRecord(
+                    f"r{number}",
+                    "default",
+                    seconds=0.1,
+                    round_trips=1,
+                    answer_tokens=2,
+                    result_tokens=7,
+                )
             )
         recorder.add(UseRecord("tool-id"))
     CredentialStore(CredentialFile(data)).update(CREDENTIAL, lambda _: "credential")
@@ -144,7 +155,10 @@ def check(stores: Stores, names: dict[str, Any]) -> None:
     approved, sent = stores.runs.list_calls("r_1")
     assert (approved.state, approved.by) == (CallState.APPROVED, "Ada")
     assert sent.state is CallState.SENT
-    assert {grant.id: grant.left for grant in stores.runs.list_grants("default", "r_1")} == {"g_1": 2, "g_2": 1}
+    assert {grant.id: grant.left for grant in stores.runs.list_grants("default", "r_1")} == {
+        "g_1": 2,
+        "g_2": 1,
+    }
     second = stores.runs.get_run("r_2")
     assert second is not None
     assert second.state is RunState.DONE
@@ -206,14 +220,19 @@ def test_state_is_copied_to_postgresql(tmp_path: Path, postgres_url: str) -> Non
         sent_calls = runs.database.select(SENT_CALLS)
     with closing(open_postgres(postgres_url, KEY, tmp_path / "cache", scope=str(work))) as state:
         check(open_rows(state), names)
-        assert [record for (record,) in get_database(state).select("SELECT record FROM audit ORDER BY id")] == audited
+        assert [
+            record
+            for (record,) in get_database(state).select("SELECT record FROM audit ORDER BY id")
+        ] == audited
         assert StoredTokenSet(get_database(state)).names() == ["laptop"]
         assert [row[:4] for row in sent_calls] == [("r_1", 2, 1, "g_1")]
         assert get_database(state).select(SENT_CALLS) == sent_calls
         state.runs.close()
     with start_replica(homes[1], work, postgres_url) as replica:
         assert replica.rest.get("/api/stats", tool="p.t")["totalCalls"] == 5
-        assert [bundle["slug"] for bundle in replica.rest.get("/tools/bundles")["bundles"]] == ["shared"]
+        assert [bundle["slug"] for bundle in replica.rest.get("/tools/bundles")["bundles"]] == [
+            "shared"
+        ]
         loaded = replica.run(f"len(ot.load({names['result']!r}))")
         assert loaded.json()["blocks"] == [str(len(names["large"]))], loaded.text
         assert "laptop" in replica.cli("token", "list").stdout
@@ -222,7 +241,9 @@ def test_state_is_copied_to_postgresql(tmp_path: Path, postgres_url: str) -> Non
 @pytest.mark.parametrize("target", ["files", "mysql://user@host/database"])
 def test_state_is_copied_to_postgresql_only(tmp_path: Path, target: str) -> None:
     configure(tmp_path, SETTINGS)
-    refused = run_store_cli(tmp_path, tmp_path, {"ONETOOL_KEY": KEY}, "store", "migrate", "--to", target)
+    refused = run_store_cli(
+        tmp_path, tmp_path, {"ONETOOL_KEY": KEY}, "store", "migrate", "--to", target
+    )
     assert refused.returncode == 1
     assert f"invalid store {target!r}" in refused.stderr
     assert "use a URL such as postgresql://user@host/database" in refused.stderr

@@ -1,4 +1,6 @@
-"""Test literal credentials in stored tools (warned about, masked, never exported), and placeholders."""
+"""Test literal credentials in stored tools (warned about, masked, never exported), and
+placeholders.
+"""
 
 import io
 import json
@@ -28,7 +30,10 @@ LOCATIONS: dict[str, dict[str, Any]] = {
     "url": {"urlTemplate": f"{URL}?page=1&api_key={CREDENTIAL}"},
     "url-encoded-name": {"urlTemplate": f"{URL}?api%5Fkey={CREDENTIAL}"},
     "body": {"method": "POST", "body": {"login": {"password": CREDENTIAL}}},
-    "body-list": {"method": "POST", "body": {"parameters": [{"name": "apiKey", "value": CREDENTIAL}]}},
+    "body-list": {
+        "method": "POST",
+        "body": {"parameters": [{"name": "apiKey", "value": CREDENTIAL}]},
+    },
     "body-below": {"method": "POST", "body": {"credentials": {"user": "me", "second": CREDENTIAL}}},
     "form": {
         "method": "POST",
@@ -41,9 +46,15 @@ LOCATIONS: dict[str, dict[str, Any]] = {
     "beside-a-reference": {"headers": {"Authorization": f"Bearer {CREDENTIAL}{REFERENCE}"}},
 }
 HARMLESS: dict[str, dict[str, Any]] = {
-    "reference": {"auth": {"type": "bearer", "value": REFERENCE}, "headers": {"X-Api-Key": REFERENCE}},
+    "reference": {
+        "auth": {"type": "bearer", "value": REFERENCE},
+        "headers": {"X-Api-Key": REFERENCE},
+    },
     "user": {"auth": {"type": "basic", "value": f"somebody-with-a-long-name:{REFERENCE}"}},
-    "words": {"method": "POST", "body": {"max_tokens": 100, "token_type": "bearer", "sort_key": "name-of-it"}},
+    "words": {
+        "method": "POST",
+        "body": {"max_tokens": 100, "token_type": "bearer", "sort_key": "name-of-it"},
+    },
     "headers": {"headers": {"Accept": "application/json", "Idempotency-Key": "something-else"}},
     "url": {"urlTemplate": f"{URL}?page=1&sort=name&key={REFERENCE}"},
 }
@@ -63,7 +74,9 @@ def read_archive(shop: ServedApp, bundle: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("location", LOCATIONS)
-def test_a_literal_credential_causes_a_warning_and_is_masked(shop: ServedApp, location: str) -> None:
+def test_a_literal_credential_causes_a_warning_and_is_masked(
+    shop: ServedApp, location: str
+) -> None:
     bundle = shop.rest.bundle()
     path = f"{bundle}/tools/t/version/1"
     put = shop.rest.send("PUT", path, http_draft(**{"url": URL, **LOCATIONS[location]}))
@@ -71,7 +84,9 @@ def test_a_literal_credential_causes_a_warning_and_is_masked(shop: ServedApp, lo
     assert "${secret:" in put.json()["warnings"][0]
     listed = shop.rest.client.get("/tools", params={"bundleIDs": bundle.rpartition("/")[2]})
     switched = shop.rest.send("PATCH", path, {"isEnabled": False})
-    found = shop.rest.client.get("/tools/search", params={"q": "t", "pageSize": 256, "includeDisabled": "true"})
+    found = shop.rest.client.get(
+        "/tools/search", params={"q": "t", "pageSize": 256, "includeDisabled": "true"}
+    )
     for answer in (put, shop.rest.client.get(path), listed, switched, found):
         assert CREDENTIAL not in answer.text
         assert "[masked]" in answer.text
@@ -84,7 +99,9 @@ def test_a_literal_credential_causes_a_warning_and_is_masked(shop: ServedApp, lo
 @pytest.mark.parametrize("location", HARMLESS)
 def test_references_and_harmless_values_are_not_masked(shop: ServedApp, location: str) -> None:
     impl = http_draft(**{"url": URL, **HARMLESS[location]})["httpImpl"]
-    tool = shop.rest.tool(shop.rest.bundle(), "t", "1", **http_draft(**{"url": URL, **HARMLESS[location]}))
+    tool = shop.rest.tool(
+        shop.rest.bundle(), "t", "1", **http_draft(**{"url": URL, **HARMLESS[location]})
+    )
     stored = shop.rest.get(tool)
     assert stored["httpImpl"] == impl
     assert "warnings" not in stored
@@ -103,16 +120,35 @@ def test_references_and_harmless_values_are_not_masked(shop: ServedApp, location
             {"httpImpl": {"method": "GET", "urlTemplate": f"{URL}/bot123456789:{'Ab3' * 11}xy/"}},
         ),
         *(
-            (CREDENTIAL, {"argSchema": {"type": "object", "properties": {"api_key": {"type": "string", key: value}}}})
-            for key, value in (("default", CREDENTIAL), ("const", CREDENTIAL), ("examples", [CREDENTIAL]))
+            (
+                CREDENTIAL,
+                {
+                    "argSchema": {
+                        "type": "object",
+                        "properties": {"api_key": {"type": "string", key: value}},
+                    }
+                },
+            )
+            for key, value in (
+                ("default", CREDENTIAL),
+                ("const", CREDENTIAL),
+                ("examples", [CREDENTIAL]),
+            )
         ),
         (
             "ghp_" + "a1" * 18,
-            {"argSchema": {"type": "object", "properties": {"x": {"type": "string", "enum": ["ghp_" + "a1" * 18]}}}},
+            {
+                "argSchema": {
+                    "type": "object",
+                    "properties": {"x": {"type": "string", "enum": ["ghp_" + "a1" * 18]}},
+                }
+            },
         ),
     ],
 )
-def test_credentials_in_paths_and_schemas_are_masked(shop: ServedApp, credential: str, change: dict[str, Any]) -> None:
+def test_credentials_in_paths_and_schemas_are_masked(
+    shop: ServedApp, credential: str, change: dict[str, Any]
+) -> None:
     bundle = shop.rest.bundle()
     path = f"{bundle}/tools/t/version/1"
     put = shop.rest.send("PUT", path, {**http_draft(url=URL), **change})
@@ -127,7 +163,9 @@ def test_credentials_in_paths_and_schemas_are_masked(shop: ServedApp, credential
     assert f"${{secret:{replaced}}}" in texts
     if "argSchema" in change:
         back = shop.rest.send(
-            "PUT", f"{bundle}/tools/t/version/2", {**http_draft(url=URL), "argSchema": put.json()["argSchema"]}
+            "PUT",
+            f"{bundle}/tools/t/version/2",
+            {**http_draft(url=URL), "argSchema": put.json()["argSchema"]},
         )
         assert back.status_code == 400, "a mask is never stored as a value"
 
@@ -144,19 +182,29 @@ def test_a_password_in_the_url_of_an_edited_file_is_masked(tmp_path: Path) -> No
 def test_a_returned_mask_keeps_the_credential_only_for_the_same_host(tmp_path: Path) -> None:
     with (
         serve_site() as site,
-        serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
+        serve_app(
+            tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}
+        ) as shop,
     ):
         bundle = shop.rest.bundle()
         headers = {"X-Api-Key": CREDENTIAL, "X-Token": "another-one"}
         shop.rest.tool(bundle, "t", "1", **http_draft(site.url("/echo"), headers=headers))
         stored = shop.rest.get(f"{bundle}/tools/t/version/1")["httpImpl"]
         changed = {**stored, "headers": {**stored["headers"], "X-Token": "a-new-one"}}
-        assert shop.rest.invoke(shop.rest.tool(bundle, "t", "2", **http_draft(**{"url": "", **changed}))).json()["ok"]
+        assert shop.rest.invoke(
+            shop.rest.tool(bundle, "t", "2", **http_draft(**{"url": "", **changed}))
+        ).json()["ok"]
         assert site.last.header("x-api-key") == CREDENTIAL
         assert site.last.header("x-token") == "a-new-one"
         elsewhere = {**stored, "urlTemplate": site.url("/echo", "localhost")}
-        for slug, impl in (("t", elsewhere), ("other", stored), ("t", {**stored, "headers": {"X-New": "[masked]"}})):
-            answer = shop.rest.send("PUT", f"{bundle}/tools/{slug}/version/3", http_draft(**{"url": "", **impl}))
+        for slug, impl in (
+            ("t", elsewhere),
+            ("other", stored),
+            ("t", {**stored, "headers": {"X-New": "[masked]"}}),
+        ):
+            answer = shop.rest.send(
+                "PUT", f"{bundle}/tools/{slug}/version/3", http_draft(**{"url": "", **impl})
+            )
             assert get_error_code(answer) == (400, "invalid")
             assert "[masked]" in answer.json()["error"]["message"]
             assert CREDENTIAL not in answer.text
@@ -165,12 +213,18 @@ def test_a_returned_mask_keeps_the_credential_only_for_the_same_host(tmp_path: P
 def test_a_literal_credential_is_redacted_in_results_and_errors(tmp_path: Path) -> None:
     with (
         serve_site() as site,
-        serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
+        serve_app(
+            tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}
+        ) as shop,
     ):
         bundle = shop.rest.bundle()
-        echo = http_draft(site.url(f"/echo?api_key={CREDENTIAL}"), headers={"X-Token": "a-literal-token"})
+        echo = http_draft(
+            site.url(f"/echo?api_key={CREDENTIAL}"), headers={"X-Token": "a-literal-token"}
+        )
         answer = shop.rest.invoke(shop.rest.tool(bundle, "t", "1", **echo)).text
-        failed = shop.rest.invoke(shop.rest.tool(bundle, "u", "1", **http_draft(site.url(f"/x?sig={CREDENTIAL}")))).text
+        failed = shop.rest.invoke(
+            shop.rest.tool(bundle, "u", "1", **http_draft(site.url(f"/x?sig={CREDENTIAL}")))
+        ).text
         assert "[REDACTED]" in answer
         assert "returned 404" in failed
         for text in (answer, failed):
@@ -182,11 +236,15 @@ def test_the_cli_warns_about_credentials_and_does_not_export_them(tmp_path: Path
     document = tmp_path / "api.json"
     archive = tmp_path / "in.zip"
     with zipfile.ZipFile(archive, "w") as packed:
-        packed.writestr("bundle.json", json.dumps({"slug": "shop", "displayName": "Shop", "isEnabled": True}))
+        packed.writestr(
+            "bundle.json", json.dumps({"slug": "shop", "displayName": "Shop", "isEnabled": True})
+        )
         tool = {"slug": "t", "version": "1", **http_draft(URL, headers={"X-Api-Key": CREDENTIAL})}
         packed.writestr("tools/1.json", json.dumps(tool))
     imported = run_cli(tmp_path, "bundles", "import", str(archive))
-    assert "Warning: t@1: httpImpl.headers.X-Api-Key contains a literal credential" in imported.stdout
+    assert (
+        "Warning: t@1: httpImpl.headers.X-Api-Key contains a literal credential" in imported.stdout
+    )
     assert "${secret:SHOP_X_API_KEY}" in imported.stdout
     exported = run_cli(tmp_path, "bundles", "export", "shop", str(document))
     assert "${secret:SHOP_X_API_KEY}" in exported.stderr
@@ -194,7 +252,7 @@ def test_the_cli_warns_about_credentials_and_does_not_export_them(tmp_path: Path
         assert not any(CREDENTIAL.encode() in packed.read(name) for name in packed.namelist())
 
 
-# --- placeholders --------------------------------------------------------------------------------------------------
+# --- placeholders ---------------------------------------------------------------------------------
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "api": {"type": "string"}}}
 
@@ -205,8 +263,16 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}, "api": {"ty
         ({"headers": {"Authorization": "Bearer ${API_KEY}"}}, CITY, "${secret:API_KEY}"),
         ({"auth": {"type": "bearer", "value": "${API_KEY}"}}, None, "${secret:API_KEY}"),
         ({"query": {"q": "${ctiy}"}}, CITY, "Did you mean ${city}?"),
-        ({"urlTemplate": f"{URL}/${{town}}"}, {"type": "object", "additionalProperties": True}, "add town"),
-        ({"method": "POST", "body": {"a": ["${csv:towns}"]}}, CITY, "Arguments in argSchema: api, city"),
+        (
+            {"urlTemplate": f"{URL}/${{town}}"},
+            {"type": "object", "additionalProperties": True},
+            "add town",
+        ),
+        (
+            {"method": "POST", "body": {"a": ["${csv:towns}"]}},
+            CITY,
+            "Arguments in argSchema: api, city",
+        ),
     ],
 )
 def test_an_unknown_placeholder_is_rejected_at_write(
@@ -228,7 +294,9 @@ def test_an_unknown_placeholder_is_rejected_at_write(
         {"type": "object", "patternProperties": {"^c": {"type": "string"}}},
     ],
 )
-def test_a_placeholder_may_be_declared_in_any_part_of_the_schema(shop: ServedApp, schema: dict[str, Any]) -> None:
+def test_a_placeholder_may_be_declared_in_any_part_of_the_schema(
+    shop: ServedApp, schema: dict[str, Any]
+) -> None:
     draft = {**http_draft(URL, query={"q": "${city}"}), "argSchema": schema}
     shop.rest.tool(shop.rest.bundle(), "t", "1", **draft)
 
@@ -236,9 +304,13 @@ def test_a_placeholder_may_be_declared_in_any_part_of_the_schema(shop: ServedApp
 def test_an_unknown_placeholder_in_an_edited_file_prevents_the_request(tmp_path: Path) -> None:
     with (
         serve_site() as site,
-        serve_app(tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}) as shop,
+        serve_app(
+            tmp_path, {"http": {"allowedHosts": ["*"], "allowPrivateAddresses": True}}
+        ) as shop,
     ):
-        tool = shop.rest.tool(shop.rest.bundle("b"), "t", "1", **http_draft(site.url(), headers={"X-Key": "Bearer x"}))
+        tool = shop.rest.tool(
+            shop.rest.bundle("b"), "t", "1", **http_draft(site.url(), headers={"X-Key": "Bearer x"})
+        )
         (file,) = (tmp_path / "bundles").glob("*/t@1.json")
         file.write_text(file.read_text().replace("Bearer x", "Bearer ${API_KEY}"))
         shop.rest.get(tool)

@@ -1,4 +1,6 @@
-"""Test stopped and killed processes of the server: the next run works, and waiting times are limited."""
+"""Test stopped and killed processes of the server: the next run works, and waiting times are
+limited.
+"""
 
 import asyncio
 import json
@@ -35,7 +37,11 @@ def wait_for_zygote(server: int) -> int:
     """Wait until the server has one zygote with waiting cells, and return it."""
 
     def found() -> list[int]:
-        return [child for child in list_children(server) if _is_zygote(child) and len(_list_idle_cells(child)) >= 2]
+        return [
+            child
+            for child in list_children(server)
+            if _is_zygote(child) and len(_list_idle_cells(child)) >= 2
+        ]
 
     assert eventually(found)
     return found()[0]
@@ -82,7 +88,9 @@ def test_runs_work_after_idle_cells_are_lost(wire: RawClient, harm: signal.Signa
 
 
 def test_a_run_that_stops_after_output_fails_and_is_not_repeated(wire: RawClient) -> None:
-    text, seconds = run(wire, "import os, signal\nprint('acted', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)")
+    text, seconds = run(
+        wire, "import os, signal\nprint('acted', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)"
+    )
     assert text == "acted\n"
     assert seconds < MAX_REPLACE_SECONDS
 
@@ -99,7 +107,11 @@ def test_waiting_for_a_cell_counts_as_run_time(tmp_path: Path) -> None:
     configure(tmp_path, "execution: {timeout: 1, cells: 1}")
     with RawClient(tmp_path) as wire:
         assert eventually(lambda: run(wire, "1")[0] == "1")
-        assert eventually(lambda: [zygote for zygote in list_children(wire.process.pid) if _list_idle_cells(zygote)])
+        assert eventually(
+            lambda: [
+                zygote for zygote in list_children(wire.process.pid) if _list_idle_cells(zygote)
+            ]
+        )
         (zygote,) = list_children(wire.process.pid)
         time.sleep(0.5)  # the cell exists before it is ready
         os.kill(zygote, signal.SIGSTOP)
@@ -127,7 +139,11 @@ def test_readyz_waits_for_a_working_zygote(tmp_path: Path) -> None:
 
 
 def test_stopped_processes_end_with_a_killed_server(tmp_path: Path) -> None:
-    write_pack(tmp_path / ".onetool", "plain", "import os\ndef processes(): return [os.getppid(), os.getpid()]\n")
+    write_pack(
+        tmp_path / ".onetool",
+        "plain",
+        "import os\ndef processes(): return [os.getppid(), os.getpid()]\n",
+    )
     with RawClient(tmp_path) as wire:
         guard, worker = json.loads(run(wire, "plain.processes()")[0])
         zygote = wait_for_zygote(wire.process.pid)
@@ -153,7 +169,9 @@ def test_an_unresponsive_zygote_is_reported() -> None:
 
 
 @HARM
-def test_calls_work_after_the_guard_of_a_worker_is_lost(tmp_path: Path, harm: signal.Signals) -> None:
+def test_calls_work_after_the_guard_of_a_worker_is_lost(
+    tmp_path: Path, harm: signal.Signals
+) -> None:
     with open_workers(tmp_path) as opened:
         opened.write("plain", "import os\ndef parent(): return os.getppid()\n")
         guard = opened.value("plain.parent")
@@ -161,13 +179,17 @@ def test_calls_work_after_the_guard_of_a_worker_is_lost(tmp_path: Path, harm: si
 
         def works() -> bool:
             called = opened.app.call("plain.parent", {})
-            return called.ok and (called.value != guard or harm == signal.SIGSTOP)  # a stopped guard has no effect
+            return called.ok and (
+                called.value != guard or harm == signal.SIGSTOP
+            )  # a stopped guard has no effect
 
         assert eventually(works)
 
 
 @HARM
-def test_files_of_a_run_are_deleted_when_the_zygote_is_lost(tmp_path: Path, harm: signal.Signals) -> None:
+def test_files_of_a_run_are_deleted_when_the_zygote_is_lost(
+    tmp_path: Path, harm: signal.Signals
+) -> None:
     configure(tmp_path, "execution: {timeout: 20, cells: 1}")
     with RawClient(tmp_path) as wire:
         run(wire, "1")

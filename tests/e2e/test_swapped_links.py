@@ -79,7 +79,9 @@ def app(tmp_path: Path) -> Path:
 @contextmanager
 def start_swapper(app: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", SWAPPER, str(app), str(app.parent / "outside")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "swapping\n"
@@ -152,14 +154,28 @@ def test_a_replaced_link_gains_no_access(
             outcomes[name, attempt(chosen[name], Files(context, opener))] += 1
             if number % 50 == 0:
                 assert {path.name for path in outside.iterdir()} == set(before)
-    record_property("outcomes", {f"{name}: {outcome}": count for (name, outcome), count in sorted(outcomes.items())})
+    record_property(
+        "outcomes",
+        {f"{name}: {outcome}": count for (name, outcome), count in sorted(outcomes.items())},
+    )
     assert {path.name: path.read_bytes() for path in outside.iterdir()} == before
-    assert not [path for path in app.rglob("*") if path.is_file() and not path.is_symlink() and is_secret(path)]
+    assert not [
+        path
+        for path in app.rglob("*")
+        if path.is_file() and not path.is_symlink() and is_secret(path)
+    ]
     for name in OPERATIONS:
-        assert outcomes[name, "done"], f"{name} never succeeded, so the test is inconclusive: {outcomes}"
+        assert outcomes[name, "done"], (
+            f"{name} never succeeded, so the test is inconclusive: {outcomes}"
+        )
     assert sum(outcomes[name, "done"] for name in WRITES) > ATTEMPTS // 100
-    assert sum(count for (_, outcome), count in outcomes.items() if outcome == "denied") > ATTEMPTS // 100
-    assert sum(count for (_, outcome), count in outcomes.items() if outcome == "done") > ATTEMPTS // 10
+    assert (
+        sum(count for (_, outcome), count in outcomes.items() if outcome == "denied")
+        > ATTEMPTS // 100
+    )
+    assert (
+        sum(count for (_, outcome), count in outcomes.items() if outcome == "done") > ATTEMPTS // 10
+    )
 
 
 def is_secret(path: Path) -> bool:

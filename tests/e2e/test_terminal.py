@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-COLORS = "from onetool.cli.terminal import *; print(bold('b') + dim('d') + red('r') + green('g') + yellow('y'))"
+COLORS = (
+    "from onetool.cli.terminal import *; print(bold('b') + dim('d') + red('r') + green('g') +"
+    " yellow('y'))"
+)
 SLOW = """
 import asyncio, sys, time
 from onetool.cli import terminal
@@ -24,14 +27,21 @@ with terminal.Progress('first words') as progress:
     asyncio.run(work(progress))
 print('after')
 """
-QUICK = "from onetool.cli.terminal import Progress\nwith Progress('words') as progress:\n    progress.update('more')"
+QUICK = (
+    "from onetool.cli.terminal import Progress\nwith Progress('words') as progress:\n   "
+    " progress.update('more')"
+)
 
 
 def run_in_terminal(code: str, **env: str) -> str:
     """Run code in a terminal and return the output of both streams."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, **env}
+        [sys.executable, "-c", code],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, **env},
     ) as process:
         os.close(theirs)
         output = b"".join(iter(lambda: _read(ours), b""))
@@ -48,13 +58,21 @@ def _read(terminal: int) -> bytes:
 
 
 def run_with_pipes(code: str) -> tuple[str, str]:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
     return done.stdout, done.stderr
 
 
 def test_output_to_a_terminal_is_colored() -> None:
     output = run_in_terminal(COLORS, TERM="xterm", NO_COLOR="")
-    assert re.findall(r"\033\[(\d+)m(\w)", output) == [("1", "b"), ("2", "d"), ("31", "r"), ("32", "g"), ("33", "y")]
+    assert re.findall(r"\033\[(\d+)m(\w)", output) == [
+        ("1", "b"),
+        ("2", "d"),
+        ("31", "r"),
+        ("32", "g"),
+        ("33", "y"),
+    ]
 
 
 @pytest.mark.parametrize("env", [{"NO_COLOR": "1"}, {"NO_COLOR": "", "TERM": "dumb"}])
@@ -64,7 +82,10 @@ def test_colors_are_disabled_by_no_color_and_dumb_terminals(env: dict[str, str])
 
 def test_output_to_a_pipe_has_no_colors_or_progress() -> None:
     assert run_with_pipes(COLORS) == ("bdrgy\n", "")
-    assert run_with_pipes(SLOW.replace("while not progress._is_drawn:", "if False:")) == ("after\n", "")
+    assert run_with_pipes(SLOW.replace("while not progress._is_drawn:", "if False:")) == (
+        "after\n",
+        "",
+    )
 
 
 def test_progress_is_one_line_that_is_erased() -> None:
@@ -80,7 +101,10 @@ def test_a_short_operation_shows_no_progress() -> None:
 
 
 def test_a_dumb_terminal_shows_no_progress() -> None:
-    assert run_in_terminal(SLOW.replace("while not progress._is_drawn:", "if False:"), TERM="dumb") == "after\r\n"
+    assert (
+        run_in_terminal(SLOW.replace("while not progress._is_drawn:", "if False:"), TERM="dumb")
+        == "after\r\n"
+    )
 
 
 def test_closed_streams_are_not_terminals() -> None:
@@ -91,9 +115,15 @@ def test_closed_streams_are_not_terminals() -> None:
 
 def test_progress_tolerates_a_closed_terminal(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
-    code = SLOW.replace("while not progress._is_drawn:", "for _ in range(20):") + "open('done', 'w')"
+    code = (
+        SLOW.replace("while not progress._is_drawn:", "for _ in range(20):") + "open('done', 'w')"
+    )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL, cwd=tmp_path
+        [sys.executable, "-c", code],
+        stdin=theirs,
+        stderr=theirs,
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
     ) as process:
         os.close(theirs)
         os.close(ours)

@@ -67,17 +67,27 @@ def test_a_new_configuration_is_readable_only_by_its_owner(tmp_path: Path) -> No
     assert (data["name"], data["agent"]) == ("ci", "default")
     assert stat.S_IMODE(config_file(tmp_path).stat().st_mode) == 0o600
     assert run_cli(tmp_path, "token", "create", "x", "--expires", "tomorrow").returncode == 1
-    assert "invalid duration 'tomorrow'" in expect_error(tmp_path, "create", "x", "--expires", "tomorrow")
+    assert "invalid duration 'tomorrow'" in expect_error(
+        tmp_path, "create", "x", "--expires", "tomorrow"
+    )
     create_token(tmp_path, "guest", "--expires", "30d", "--scope", "approve")
     ci, guest = json.loads(run_cli(tmp_path, "token", "list", "--json").stdout)["tokens"]
     assert ci.keys() == {"name", "agent", "scope", "created", "expires", "is_expired", "last_used"}
-    assert (ci["expires"], ci["last_used"], ci["scope"], guest["scope"]) == (None, None, "use", "approve")
+    assert (ci["expires"], ci["last_used"], ci["scope"], guest["scope"]) == (
+        None,
+        None,
+        "use",
+        "approve",
+    )
     assert parse_time(guest["expires"]) - parse_time(guest["created"]) == 30 * 86_400
 
 
 @pytest.mark.slow
 def test_tokens_are_revoked_individually(tmp_path: Path) -> None:
-    configure(tmp_path, COMMENTED + "auth:\n  tokens:  # of mine\n    - {name: env, token_env: MY_TOKEN}\n")
+    configure(
+        tmp_path,
+        COMMENTED + "auth:\n  tokens:  # of mine\n    - {name: env, token_env: MY_TOKEN}\n",
+    )
     create_token(tmp_path, "a")
     first, second = run_cli(tmp_path, "token", "list").stdout.splitlines()[1:]
     assert first.startswith("env ($MY_TOKEN)  default")
@@ -85,7 +95,9 @@ def test_tokens_are_revoked_individually(tmp_path: Path) -> None:
     revoked = run_cli(tmp_path, "token", "revoke", "env")
     assert "Revoked token env in " in revoked.stdout
     assert json.loads(run_cli(tmp_path, "token", "revoke", "a", "--json").stdout)["revoked"] == "a"
-    assert config_file(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
+    assert (
+        config_file(tmp_path).read_text("utf-8") == COMMENTED + "auth:\n  tokens: []  # of mine\n"
+    )
     assert "No tokens exist" in run_cli(tmp_path, "token", "list").stdout
     assert "no token named 'a'; no tokens exist" in expect_error(tmp_path, "revoke", "a")
 
@@ -103,7 +115,9 @@ def test_tokens_are_revoked_individually(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_rejected_command_changes_nothing(tmp_path: Path, arguments: list[str], expected: str) -> None:
+def test_a_rejected_command_changes_nothing(
+    tmp_path: Path, arguments: list[str], expected: str
+) -> None:
     text = f"{COMMENTED}auth: {{tokens: [{{name: laptop, hash: '{'0' * 64}'}}]}}\n"
     configure(tmp_path, text)
     assert expected in expect_error(tmp_path, *arguments)
@@ -116,7 +130,9 @@ def test_an_invalid_configuration_is_reported_and_kept(tmp_path: Path) -> None:
     assert config_file(tmp_path).read_text("utf-8") == "auth: {tokns: []}\n"
 
 
-def run_in_project(home: Path, directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_in_project(
+    home: Path, directory: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [PROGRAM, "token", *arguments],
         cwd=directory,
@@ -144,7 +160,10 @@ def test_tokens_created_in_a_project_are_those_of_the_user(tmp_path: Path) -> No
         ("ci", "default"),
     ]
     rejected = run_in_project(tmp_path, directory, "create", "robot", "--agent", "robot")
-    assert "agent 'robot' is an agent of this project, but tokens are for all directories" in rejected.stderr
+    assert (
+        "agent 'robot' is an agent of this project, but tokens are for all directories"
+        in rejected.stderr
+    )
     assert f"Hint: define it in {config_file(tmp_path)}" in rejected.stderr
 
 
@@ -178,10 +197,16 @@ def test_a_server_accepts_a_token_until_it_expires_or_is_revoked(tmp_path: Path)
             assert b"event: start" in b"".join(stream.iter_bytes()), "the stream ends"
         assert started + 14 < time.time() < end + 3
         expired = send(short)
-        assert (expired.status_code, expired.json()["error"]["details"]) == (401, {"reason": "expired"})
+        assert (expired.status_code, expired.json()["error"]["details"]) == (
+            401,
+            {"reason": "expired"},
+        )
         assert 'error="invalid_token"' in expired.headers["www-authenticate"]
         listed = json.loads(run_cli(tmp_path, "token", "list", "--json").stdout)["tokens"]
-        assert [(each["name"], each["is_expired"]) for each in listed] == [("ci", False), ("short", True)]
+        assert [(each["name"], each["is_expired"]) for each in listed] == [
+            ("ci", False),
+            ("short", True),
+        ]
         assert abs(parse_time(listed[0]["last_used"]) - time.time()) < 60
         run_cli(tmp_path, "token", "revoke", "ci")
         assert eventually(lambda: send(token).status_code == 401, 2)

@@ -1,4 +1,6 @@
-"""Tokens that expire, are rotated, revoked or lost: across processes, calls and restarts, without a person."""
+"""Tokens that expire, are rotated, revoked or lost: across processes, calls and restarts, without a
+person.
+"""
 
 import asyncio
 import json
@@ -46,24 +48,43 @@ def get_source(app: App) -> TokenSource:
 
 
 @pytest.mark.slow
-def test_processes_refresh_one_token_without_revoking_it(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_processes_refresh_one_token_without_revoking_it(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     browser = tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\ntouch {tmp_path}/opened\n", encoding="utf-8")
     browser.chmod(0o700)
     server.knobs.expires_in = 0.2
     with open_signed_app(tmp_path, make_settings(server)) as app:
         sign_in(app)
-    command = [sys.executable, "-m", "tests.oauth_refresher", str(tmp_path), server.url, str(EXPIRIES)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.oauth_refresher",
+        str(tmp_path),
+        server.url,
+        str(EXPIRIES),
+    ]
     variables = {**environment(tmp_path), "BROWSER": str(browser)}
     running = [
-        subprocess.Popen(command, cwd=ROOT, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(PROCESSES)
     ]
     answers = [process.communicate(timeout=3000) for process in running]
     assert [process.returncode for process in running] == [0] * PROCESSES, answers
     expiries = sum(int(output) for output, _ in answers)
     opened = (tmp_path / "opened").exists()
-    text = f"{PROCESSES} processes, {expiries} expiries, {server.counts['token refresh_token']} refreshes: "
+    text = (
+        f"{PROCESSES} processes, {expiries} expiries, {server.counts['token refresh_token']}"
+        " refreshes: "
+    )
     print(f"{text}{server.revoked} revoked families, {int(opened)} browser openings")  # noqa: T201 - the result
     assert (server.revoked, server.counts["rejected refreshes"], opened) == (0, 0, False)
     assert server.counts["authorize"] == 1
@@ -71,7 +92,9 @@ def test_processes_refresh_one_token_without_revoking_it(tmp_path: Path, server:
 
 
 @pytest.mark.nightly
-def test_parallel_calls_are_as_fast_as_with_a_static_header(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_parallel_calls_are_as_fast_as_with_a_static_header(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     with open_signed_app(tmp_path, make_settings(server)) as app:
         sign_in(app)
         found = app.portal.call(get_source(app).read)
@@ -136,7 +159,9 @@ def test_a_restart_uses_the_refresh_token_and_a_replaced_token_is_read_again(
     assert server.counts["authorize"] == 1
 
 
-def test_a_cancelled_call_does_not_lose_the_new_token(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_a_cancelled_call_does_not_lose_the_new_token(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     with open_signed_app(tmp_path, make_settings(server)) as app:
         sign_in(app)
         assert call_as(app, "gh.whoami") == "ada"
@@ -144,7 +169,9 @@ def test_a_cancelled_call_does_not_lose_the_new_token(tmp_path: Path, server: Au
         server.knobs.refresh_delay_seconds = 0.5
 
         async def call_and_cancel() -> None:
-            call = asyncio.ensure_future(app.onetool.bus.call_tool("gh.whoami", {}, app.onetool.context()))
+            call = asyncio.ensure_future(
+                app.onetool.bus.call_tool("gh.whoami", {}, app.onetool.context())
+            )
             await asyncio.sleep(0.25)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -157,7 +184,9 @@ def test_a_cancelled_call_does_not_lose_the_new_token(tmp_path: Path, server: Au
     assert (server.counts["token refresh_token"], server.revoked) == (1, 0)
 
 
-def test_an_unavailable_authorization_server_ends_no_sign_in(tmp_path: Path, server: AuthorizationServer) -> None:
+def test_an_unavailable_authorization_server_ends_no_sign_in(
+    tmp_path: Path, server: AuthorizationServer
+) -> None:
     with open_signed_app(tmp_path, make_settings(server)) as app:
         sign_in(app)
         assert call_as(app, "gh.whoami") == "ada"
@@ -208,7 +237,12 @@ def test_tokens_are_nowhere_in_clear(tmp_path: Path, server: AuthorizationServer
     from onetool.util.logging import Log
 
     server.knobs.clients = {"client": "canary-client-secret"}
-    auth = {"client_id": "client", "client_secret": "canary-client-secret", "shared": True, "issuer": server.issuer}
+    auth = {
+        "client_id": "client",
+        "client_secret": "canary-client-secret",
+        "shared": True,
+        "issuer": server.issuer,
+    }
     log = Log(tmp_path / ".onetool" / "logs" / "onetool.log", "DEBUG")
     errors: list[str] = []
     with open_signed_app(tmp_path, make_settings(server, auth=auth), log=log) as app:
@@ -225,14 +259,24 @@ def test_tokens_are_nowhere_in_clear(tmp_path: Path, server: AuthorizationServer
                 errors.append(f"{error!r} {error} {error.fields}")
             server.knobs.refresh_status = 200
         errors += [app.value("ot.health()"), repr(get_source(app).identity)]
-        errors.append(json.dumps(app.portal.call(app.onetool.sign_ins.describe, get_source(app).identity)))
+        errors.append(
+            json.dumps(app.portal.call(app.onetool.sign_ins.describe, get_source(app).identity))
+        )
     canaries = server.tokens | {"canary-client-secret"}
     assert len(canaries) >= MIN_CANARIES
     files = [file for file in (tmp_path / ".onetool").rglob("*") if file.is_file()]
     assert any(file.parent.name == "credentials" for file in files)
-    found = [(file.name, token) for file in files for token in canaries if token.encode() in file.read_bytes()] + [
-        ("error", token) for token in canaries if any(token in text for text in errors)
-    ]
-    print(f"{len(canaries)} canary tokens in {len(files)} files and {len(errors)} texts: {len(found)} found")  # noqa: T201
+    found = [
+        (file.name, token)
+        for file in files
+        for token in canaries
+        if token.encode() in file.read_bytes()
+    ] + [("error", token) for token in canaries if any(token in text for text in errors)]
+    print(  # noqa: T201 - the result
+        f"{len(canaries)} canary tokens in {len(files)} files and {len(errors)} texts: {len(found)}"
+        " found"
+    )
     assert found == []
-    assert {oct(file.stat().st_mode & 0o777) for file in files if file.parent.name == "credentials"} == {"0o600"}
+    assert {
+        oct(file.stat().st_mode & 0o777) for file in files if file.parent.name == "credentials"
+    } == {"0o600"}

@@ -1,4 +1,6 @@
-"""What extension tools receive and return: the context, images, files, generators and errors, through MCP clients."""
+"""What extension tools receive and return: the context, images, files, generators and errors,
+through MCP clients.
+"""
 
 import base64
 import json
@@ -205,7 +207,7 @@ def said(client: Caller, code: str) -> Any:
     return json.loads(client.said("run", command=f"[{code}]"))[0]
 
 
-# --- the context ----------------------------------------------------------------------------------------------------
+# --- the context ----------------------------------------------------------------------------------
 
 
 def test_the_context_is_passed_by_annotation_and_is_not_an_argument(lab: Published) -> None:
@@ -244,7 +246,11 @@ def test_settings_that_are_not_parameters_are_in_the_context(lab: Published) -> 
 
 def test_tools_call_tools_in_functions_and_in_coroutines(lab: Published) -> None:
     with lab.client() as client:
-        assert said(client, "[lab.nested(), lab.nested_sync(), lab.deep(20)]") == [["hi a", "hi b"], "hi c", 0]
+        assert said(client, "[lab.nested(), lab.nested_sync(), lab.deep(20)]") == [
+            ["hi a", "hi b"],
+            "hi c",
+            0,
+        ]
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -267,11 +273,15 @@ def test_progress_and_logs_reach_the_client(lab: Published, mode: str) -> None:
         assert not any("hello Zoe" in str(getattr(each, "data", "")) for each in person.heard)
         if mode == "legacy":  # a client of 2026 asks for logs with each request
             client.call("hello", who="Eve")
-            assert eventually(lambda: any("hello Eve" in str(getattr(each, "data", "")) for each in person.heard))
+            assert eventually(
+                lambda: any("hello Eve" in str(getattr(each, "data", "")) for each in person.heard)
+            )
 
 
 @pytest.mark.parametrize("mode", ERAS)
-def test_logs_of_tools_in_a_run_reach_a_client_that_asks_for_them(lab: Published, mode: str) -> None:
+def test_logs_of_tools_in_a_run_reach_a_client_that_asks_for_them(
+    lab: Published, mode: str
+) -> None:
     person = Person()
     with lab.client(mode, logging_callback=person.logged) as client:
         meta = {types.LOG_LEVEL_META_KEY: "warning"} if mode == "auto" else None
@@ -291,7 +301,9 @@ def test_a_tool_asks_the_person_of_the_run(lab: Published, mode: str) -> None:
         assert said(client, "[lab.ask(), lab.ask_later()]") == [{"name": "Ada"}, {"name": "Ada"}]
         assert json.loads(client.said("ask")) == {"name": "Ada"}
         assert [each.message for each in person.heard] == ["Who are you?"] * 3
-        assert "TypeError: invalid schema ['name']" in run(client, "lab.ask_badly()").content[0].text
+        assert (
+            "TypeError: invalid schema ['name']" in run(client, "lab.ask_badly()").content[0].text
+        )
 
     async def decline(_context: Any, _params: Any) -> types.ElicitResult:
         return types.ElicitResult(action="decline")
@@ -299,8 +311,12 @@ def test_a_tool_asks_the_person_of_the_run(lab: Published, mode: str) -> None:
     with lab.client(mode, elicitation_callback=decline) as client:
         assert said(client, "lab.ask()") is None
     with lab.client(mode) as client:
-        assert "CannotAsk: no client can show the question" in run(client, "lab.ask()").content[0].text
-        caught = "try:\n    lab.ask_later()\nexcept CannotAsk as error:\n    result = error.type\nresult"
+        assert (
+            "CannotAsk: no client can show the question" in run(client, "lab.ask()").content[0].text
+        )
+        caught = (
+            "try:\n    lab.ask_later()\nexcept CannotAsk as error:\n    result = error.type\nresult"
+        )
         assert client.said("run", command=caught) == "cannot_ask"
 
 
@@ -315,11 +331,17 @@ def test_secrets_are_given_by_name_and_redacted(lab: Published) -> None:
         undeclared = run(client, "lab.key(name='OTHER')").content[0].text
         assert "ConfigError: the pack lab does not declare the secret 'OTHER'" in undeclared
         assert 'Hint: add `secrets = ["OTHER"]` to the file' in undeclared
-        assert "Hint: run `onetool secret set UNSET`" in run(client, "lab.key(name='UNSET')").content[0].text
+        assert (
+            "Hint: run `onetool secret set UNSET`"
+            in run(client, "lab.key(name='UNSET')").content[0].text
+        )
 
 
 def test_a_sandboxed_file_gets_no_secrets_that_only_it_declares(tmp_path: Path) -> None:
-    source = "from onetool import Context\nsecrets = ['MINE']\ndef key(ctx: Context): return len(ctx.secret('MINE'))\n"
+    source = (
+        "from onetool import Context\nsecrets = ['MINE']\ndef key(ctx: Context): return"
+        " len(ctx.secret('MINE'))\n"
+    )
     write_pack(tmp_path / ".onetool" / "tools", "open", source)
     more = f"def picture(): return {PNG!r}\ndef fail(): raise ValueError('x')\n"
     write_pack(tmp_path / ".onetool" / "tools", "closed", f"{HEADER}{source}{more}")
@@ -360,14 +382,16 @@ def test_the_names_can_be_imported_in_an_environment_without_onetool(tmp_path: P
 
 def test_a_cancelled_tool_notices_it(lab: Published, tmp_path: Path) -> None:
     with lab.client() as client:
-        task = lab.portal.start_task_soon(client.client.call_tool, "wait", {"folder": str(tmp_path)})
+        task = lab.portal.start_task_soon(
+            client.client.call_tool, "wait", {"folder": str(tmp_path)}
+        )
         assert eventually((tmp_path / "began").exists)
         task.cancel()
         assert eventually((tmp_path / "cancelled").exists)
         assert eventually((tmp_path / "Cancelled").exists)
 
 
-# --- results ----------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def test_values_of_python_become_json(lab: Published) -> None:
@@ -390,7 +414,11 @@ def test_images_audio_and_files_are_content(lab: Published, tmp_path: Path) -> N
             (image,) = [block for block in result.content if block.type == "image"]
             assert (image.mime_type, base64.b64decode(image.data)) == ("image/png", PNG)
         handle = said(client, "lab.picture()")
-        assert (handle["type"], handle["mimeType"], handle["size"]) == ("image", "image/png", len(PNG))
+        assert (handle["type"], handle["mimeType"], handle["size"]) == (
+            "image",
+            "image/png",
+            len(PNG),
+        )
         for result in (run(client, "lab.pictures()"), client.call("pictures")):
             assert [block.type for block in result.content] == ["text", "image", "audio"]
             assert result.content[2].mime_type == "audio/wav"
@@ -408,7 +436,10 @@ def test_images_that_code_computes_are_content(lab: Published) -> None:
             assert (image.mime_type, base64.b64decode(image.data)) == ("image/png", PNG), value
             assert f'"size":{len(PNG)},"media":"' in text.text
         assert '"title":"Sales"' in text.text
-        many = run(client, f"{code}[png] * {MAX_MEDIA} + [png + bytes([n]) for n in range({MAX_MEDIA + 5})]").content
+        many = run(
+            client,
+            f"{code}[png] * {MAX_MEDIA} + [png + bytes([n]) for n in range({MAX_MEDIA + 5})]",
+        ).content
         assert [block.type for block in many] == ["text"] + ["image"] * MAX_MEDIA
         secret = run(client, f"{code}png + b'LAB-SECRET-VALUE'").content
         assert [block.type for block in secret] == ["text"]
@@ -443,15 +474,21 @@ def test_return_annotations_are_output_schemas(lab: Published) -> None:
         assert [listed[name] for name in ("picture", "file", "ask", "hello")] == [None] * 4
         assert client.call("typed").structured_content == {"x": 1}
         assert said(client, "str(lab.mean())") == "[nan, 1.5]"
-        assert "OutputInvalid: lab.typed returned a value" in client.call("typed", wrong=True).content[0].text
+        assert (
+            "OutputInvalid: lab.typed returned a value"
+            in client.call("typed", wrong=True).content[0].text
+        )
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def test_a_failing_tool_shows_its_own_lines_causes_and_notes(lab: Published) -> None:
     with lab.client() as client:
-        in_run, direct = run(client, "lab.broken()").content[0].text, client.call("broken").content[0].text
+        in_run, direct = (
+            run(client, "lab.broken()").content[0].text,
+            client.call("broken").content[0].text,
+        )
     line = LAB.splitlines().index("        raise failure from error") + 1
     expected = [
         "ValueError: cannot read the forecast of [REDACTED]",
@@ -466,7 +503,10 @@ def test_a_failing_tool_shows_its_own_lines_causes_and_notes(lab: Published) -> 
         assert "onetool_child" not in text
     with lab.client() as client:
         refused = run(client, "lab.refuse()").content[0].text
-        assert "  contains KeyError: 'inner'" in run(client, "lab.group()").content[0].text.splitlines()
+        assert (
+            "  contains KeyError: 'inner'"
+            in run(client, "lab.group()").content[0].text.splitlines()
+        )
     assert refused.splitlines()[0] == "ToolError: days must be at most 7"
     assert "lab_tools.py" not in refused
 
@@ -487,7 +527,9 @@ def test_the_log_has_the_whole_traceback_without_secrets(tmp_path: Path) -> None
     file.chmod(0o600)
     with open_workers(tmp_path) as opened:
         opened.write("logged", source)
-        assert opened.error("logged.load", text="very-secret-value").startswith("ToolError: JSONDecodeError: Expecting")
+        assert opened.error("logged.load", text="very-secret-value").startswith(
+            "ToolError: JSONDecodeError: Expecting"
+        )
         assert eventually(lambda: "JSONDecodeError: Expecting value" in opened.log)
         assert "json/decoder.py" in opened.log
         assert "the text is [REDACTED]" in opened.log

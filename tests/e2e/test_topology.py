@@ -1,4 +1,6 @@
-"""Four replicas behind nginx, as `deploy/local/topology.py` starts them: what fails, and what holds nevertheless."""
+"""Four replicas behind nginx, as `deploy/local/topology.py` starts them: what fails, and what holds
+nevertheless.
+"""
 
 import json
 import random
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -18,7 +21,7 @@ import pytest
 from tests.cells_support import NIGHTLY, skip_or_fail
 from tests.e2e.test_mcp_http import HANDSHAKE, build_request
 from tests.http_support import Site
-from tests.rest_support import http_draft
+from tests.rest_support import Rest, http_draft
 from tests.support import eventually
 from tests.topology_support import Cluster, run_topology
 
@@ -71,7 +74,7 @@ def read_error(answer: httpx2.Response) -> str:
     return code
 
 
-# --- failures -----------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def test_killed_replicas_lose_no_acknowledged_write_and_double_no_effect(cluster: Cluster) -> None:
@@ -84,7 +87,9 @@ def test_killed_replicas_lose_no_acknowledged_write_and_double_no_effect(cluster
         else:
             errors[read_error(answer)] += 1
         if number % 5 == 0:
-            assert cluster.front.client.get("/api/tools/notes.count").status_code == 200  # nginx repeats a read
+            assert (
+                cluster.front.client.get("/api/tools/notes.count").status_code == 200
+            )  # nginx repeats a read
 
     def kill() -> int:
         kills = 0
@@ -110,7 +115,9 @@ def test_killed_replicas_lose_no_acknowledged_write_and_double_no_effect(cluster
     assert journaled >= min(len(written), 5000)  # before they were made; old ones are deleted
 
 
-def test_a_restart_of_the_database_under_load_loses_nothing_that_was_acknowledged(cluster: Cluster) -> None:
+def test_a_restart_of_the_database_under_load_loses_nothing_that_was_acknowledged(
+    cluster: Cluster,
+) -> None:
     acknowledged, errors, done = set[str](), Counter[str](), Event()
 
     def write(writer: int) -> None:
@@ -138,7 +145,12 @@ def test_a_restart_of_the_database_under_load_loses_nothing_that_was_acknowledge
     written = Counter(note for note in cluster.notes if note.startswith("restart-"))
     assert [note for note in acknowledged if written[note] != 1] == []
     assert max(written.values()) == 1
-    assert set(errors) <= {"store_unavailable", "audit_unavailable", "storage_unavailable", "busy"}, errors
+    assert set(errors) <= {
+        "store_unavailable",
+        "audit_unavailable",
+        "storage_unavailable",
+        "busy",
+    }, errors
 
 
 def test_a_stopped_replica_whose_run_was_continued_doubles_no_effect(cluster: Cluster) -> None:
@@ -148,7 +160,9 @@ def test_a_stopped_replica_whose_run_was_continued_doubles_no_effect(cluster: Cl
     headers, approving = ({"authorization": f"Bearer {each}"} for each in (token, approver))
     assert wait(lambda: stopped.client.get("/api/tools", headers=headers).status_code == 200)
     assert wait(lambda: other.client.get("/api/tools", headers=approving).status_code == 200)
-    paused = stopped.send("POST", "/api/run", {"command": "notes.add('partition')"}, headers=headers)
+    paused = stopped.send(
+        "POST", "/api/run", {"command": "notes.add('partition')"}, headers=headers
+    )
     run = re.search(r"r_[0-9a-f]+", paused.text)
     assert run, paused.text
     cluster.send_signal(REPLICAS, signal.SIGSTOP)
@@ -157,7 +171,9 @@ def test_a_stopped_replica_whose_run_was_continued_doubles_no_effect(cluster: Cl
         process = cluster.topology.process_id(f"replica-{REPLICAS}")
         backdate = "UPDATE onetool.servers SET seen = now() - interval '1 minute'"
         cluster.execute(f"{backdate} WHERE description LIKE '%process {process}'")
-        decided = other.send("POST", f"/api/approvals/{run[0]}", {"decision": "approve"}, headers=approving)
+        decided = other.send(
+            "POST", f"/api/approvals/{run[0]}", {"decision": "approve"}, headers=approving
+        )
         assert decided.status_code == 200, decided.text
         assert eventually(lambda: cluster.notes.count("partition") == 1, READY_SECONDS)
     finally:
@@ -168,13 +184,19 @@ def test_a_stopped_replica_whose_run_was_continued_doubles_no_effect(cluster: Cl
         assert replica.send("POST", "/api/run", result, headers=headers).json()["blocks"] == ["9"]
     time.sleep(2)
     assert cluster.notes.count("partition") == 1
-    assert cluster.execute(f"SELECT state FROM onetool.runs WHERE id = '{run[0]}'").strip() == "done"
+    assert (
+        cluster.execute(f"SELECT state FROM onetool.runs WHERE id = '{run[0]}'").strip() == "done"
+    )
 
 
 def test_a_replica_whose_clock_is_wrong_expires_nothing_of_others(cluster: Cluster) -> None:
     if FAKETIME is None:
         skip_or_fail("libfaketime is not installed")
-    text = cluster.replicas[0].send("POST", "/api/run", {"command": "[{'n': n} for n in range(9999)]"}).json()
+    text = (
+        cluster.replicas[0]
+        .send("POST", "/api/run", {"command": "[{'n': n} for n in range(9999)]"})
+        .json()
+    )
     handle = json.loads(text["blocks"][0])["handle"]
     cluster.kill(2)
     # The last variable makes it a new process: a fork of a running one does not load the library.
@@ -184,19 +206,30 @@ def test_a_replica_whose_clock_is_wrong_expires_nothing_of_others(cluster: Clust
         wrong = cluster.replicas[1]
         shown = parsedate_to_datetime(wrong.client.get("/healthz").headers["date"]).timestamp()
         assert shown - time.time() > 29 * 86_400
-        stored = wrong.send("POST", "/api/run", {"command": "['x' * 50 for _ in range(9999)]"}).json()  # sweeps
+        stored = wrong.send(
+            "POST", "/api/run", {"command": "['x' * 50 for _ in range(9999)]"}
+        ).json()  # sweeps
         assert "handle" in stored["blocks"][0]
         for replica in cluster.replicas:
-            loaded = replica.send("POST", "/api/run", {"command": f"len(ot.load({handle!r}))"}).json()
+            loaded = replica.send(
+                "POST", "/api/run", {"command": f"len(ot.load({handle!r}))"}
+            ).json()
             assert loaded["blocks"] == ["9999"]
     finally:
         cluster.kill(2)
         cluster.restart(2)
 
 
+def has_tools(replica: Rest, bundle_id: str, count: int) -> bool:
+    return len(replica.all("/tools", "tools", bundleIDs=bundle_id)) == count
+
+
 @contextmanager
 def altered(cluster: Cluster, change: str, undo: str) -> Iterator[None]:
-    """Alter the tables in this block. Afterwards, all replicas are ready again, for the next tests too."""
+    """Alter the tables in this block.
+
+    Afterwards, all replicas are ready again, for the next tests too.
+    """
     cluster.execute(change)
     try:
         yield
@@ -206,7 +239,10 @@ def altered(cluster: Cluster, change: str, undo: str) -> Iterator[None]:
 
 
 def test_replicas_follow_the_version_of_the_tables(cluster: Cluster) -> None:
-    """An upgrade disturbs nobody. A replica that finds newer or no tables is not ready, and writes nothing."""
+    """An upgrade disturbs nobody.
+
+    A replica that finds newer or no tables is not ready, and writes nothing.
+    """
     current = int(cluster.execute("SELECT max(version) FROM onetool.schema_versions"))
     add = "INSERT INTO onetool.schema_versions (version, compatible) VALUES"
     remove = "DELETE FROM onetool.schema_versions WHERE version ="
@@ -220,34 +256,48 @@ def test_replicas_follow_the_version_of_the_tables(cluster: Cluster) -> None:
     column = "ALTER TABLE onetool.audit ADD COLUMN later text"
     undo = f"{remove} {current + 1}; ALTER TABLE onetool.audit DROP COLUMN later"
     with ThreadPoolExecutor(4) as pool:
-        calls = [pool.submit(cluster.call, "notes.add", text=f"upgrade-{number}") for number in range(40)]
+        calls = [
+            pool.submit(cluster.call, "notes.add", text=f"upgrade-{number}") for number in range(40)
+        ]
         with altered(cluster, f"{column}; {add} ({current + 1}, 1)", undo):
             assert [call.result().json()["ok"] for call in calls] == [True] * 40
     with altered(cluster, f"{add} ({current + 2}, {current + 2})", f"{remove} {current + 2}"):
         assert eventually(lambda: notice("newer OneTool"), READY_SECONDS)
-        rejected = cluster.replicas[0].send("POST", "/api/tools/notes.add/call", {"args": {"text": "too-old"}})
+        rejected = cluster.replicas[0].send(
+            "POST", "/api/tools/notes.add/call", {"args": {"text": "too-old"}}
+        )
         assert rejected.status_code == 503
-    with altered(cluster, "ALTER SCHEMA onetool RENAME TO kept", "ALTER SCHEMA kept RENAME TO onetool"):
+    with altered(
+        cluster, "ALTER SCHEMA onetool RENAME TO kept", "ALTER SCHEMA kept RENAME TO onetool"
+    ):
         assert eventually(lambda: notice("has no tables"), READY_SECONDS)
     cluster.topology.run_command("store", "upgrade", role="migration")
-    cluster.topology.up(REPLICAS, has_worker=False)  # grants the new rights, and changes nothing else
+    cluster.topology.up(
+        REPLICAS, has_worker=False
+    )  # grants the new rights, and changes nothing else
     assert cluster.call("notes.add", text="upgraded").json()["ok"]
     assert "too-old" not in cluster.notes
 
 
-# --- what holds on all replicas -----------------------------------------------------------------------------------
+# --- what holds on all replicas -------------------------------------------------------------------
 
 
 def create_token(cluster: Cluster, name: str, *options: str) -> str:
-    token: str = json.loads(cluster.topology.run_command("token", "create", name, "--json", *options))["token"]
+    token: str = json.loads(
+        cluster.topology.run_command("token", "create", name, "--json", *options)
+    )["token"]
     return token
 
 
-def test_revoked_tokens_and_disabled_tools_hold_everywhere_within_two_seconds(cluster: Cluster) -> None:
+def test_revoked_tokens_and_disabled_tools_hold_everywhere_within_two_seconds(
+    cluster: Cluster,
+) -> None:
     headers = {"authorization": f"Bearer {create_token(cluster, 'laptop')}"}
 
     def list_statuses() -> set[int]:
-        return {each.client.get("/api/tools", headers=headers).status_code for each in cluster.replicas}
+        return {
+            each.client.get("/api/tools", headers=headers).status_code for each in cluster.replicas
+        }
 
     def list_outcomes() -> set[bool]:
         path = "/api/tools/notes.count/call"
@@ -263,9 +313,13 @@ def test_revoked_tokens_and_disabled_tools_hold_everywhere_within_two_seconds(cl
     assert wait(lambda: list_outcomes() == {True})
 
 
-def test_writers_and_rate_limits_of_stored_tools_are_exact_through_nginx(cluster: Cluster, site: Site) -> None:
+def test_writers_and_rate_limits_of_stored_tools_are_exact_through_nginx(
+    cluster: Cluster, site: Site
+) -> None:
     bundle = cluster.front.bundle("limited")
-    assert wait(lambda: all(each.client.get(bundle).status_code == 200 for each in cluster.replicas))
+    assert wait(
+        lambda: all(each.client.get(bundle).status_code == 200 for each in cluster.replicas)
+    )
     url = f"http://127.0.0.1:{site.port}/json"
 
     def create(number: int) -> list[int]:
@@ -277,11 +331,12 @@ def test_writers_and_rate_limits_of_stored_tools_are_exact_through_nginx(cluster
         assert [status for each in pool.map(create, range(8)) for status in each] == [201] * 24
         ids = bundle.rpartition("/")[2]
         for replica in cluster.replicas:
-            found = eventually(lambda each=replica: len(each.all("/tools", "tools", bundleIDs=ids)) == 24)  # type: ignore[misc]
-            assert found
+            assert eventually(partial(has_tools, replica, ids, 24))
         path = f"{bundle}/tools/t-0-0/version/1"
         answers = list(pool.map(lambda _: cluster.front.invoke(path), range(12)))
-    assert [answer.status_code for answer in answers].count(200) == 5, [answer.text for answer in answers]
+    assert [answer.status_code for answer in answers].count(200) == 5, [
+        answer.text for answer in answers
+    ]
     assert len(site.requests) == 5
 
 
@@ -289,7 +344,9 @@ def test_metrics_and_statistics_are_exact_in_sum(cluster: Cluster) -> None:
     def count() -> tuple[int, int]:
         pattern = r'^onetool_tool_calls_total\{.*tool="notes.count".*\} ([\d.]+)$'
         pages = [each.client.get("/metrics").text for each in cluster.replicas]
-        metrics = sum(float(value) for page in pages for value in re.findall(pattern, page, re.MULTILINE))
+        metrics = sum(
+            float(value) for page in pages for value in re.findall(pattern, page, re.MULTILINE)
+        )
         for replica in cluster.replicas:
             replica.get("/api/stats")  # writes what it has buffered
         return int(metrics), int(cluster.front.get("/api/stats", tool="notes.count")["totalCalls"])
@@ -300,7 +357,7 @@ def test_metrics_and_statistics_are_exact_in_sum(cluster: Cluster) -> None:
     assert [after - known for after, known in zip(count(), before, strict=True)] == [20, 20]
 
 
-# --- MCP through nginx --------------------------------------------------------------------------------------------
+# --- MCP through nginx ----------------------------------------------------------------------------
 
 
 def post_mcp(cluster: Cluster, body: object, **headers: str) -> httpx2.Response:
@@ -334,9 +391,15 @@ def test_mcp_sessions_stay_on_their_replica_until_it_ends(cluster: Cluster) -> N
     try:
         answers = [post_mcp(cluster, request, mcp_session_id=session) for session in sessions]
         assert {answer.status_code for answer in answers} <= {200, 404}
-        lost = [session for session, answer in zip(sessions, answers, strict=True) if answer.status_code == 404]
+        lost = [
+            session
+            for session, answer in zip(sessions, answers, strict=True)
+            if answer.status_code == 404
+        ]
         kept = [session for session in sessions if session not in lost]
-        assert all("42" in post_mcp(cluster, request, mcp_session_id=session).text for session in kept)
+        assert all(
+            "42" in post_mcp(cluster, request, mcp_session_id=session).text for session in kept
+        )
         assert (
             "42" in post_mcp(cluster, request, mcp_session_id=open_session(cluster)).text
         )  # the client initializes again

@@ -34,11 +34,19 @@ def directory() -> Iterator[Path]:
 
 
 def build_command(directory: Path, *arguments: str) -> list[str]:
-    return [sys.executable, str(ROOT / "deploy/local/topology.py"), "--directory", str(directory), *arguments]
+    return [
+        sys.executable,
+        str(ROOT / "deploy/local/topology.py"),
+        "--directory",
+        str(directory),
+        *arguments,
+    ]
 
 
 def list_processes(directory: Path) -> list[int]:
-    """Return the processes with files in the directory, or with its name in their environment or command line."""
+    """Return the processes with files in the directory, or with its name in their environment or
+    command line.
+    """
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -58,18 +66,33 @@ def test_up_can_be_killed_and_repeated_and_down_leaves_nothing(directory: Path) 
     find_postgres("initdb")
     up = build_command(directory, "up", "--replicas", "1", "--port", "0", "--json")
     for moment in (*KILL_WHEN, *KILL_AFTER):
-        with subprocess.Popen(up, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as killed:
+        with subprocess.Popen(
+            up, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as killed:
             if isinstance(moment, str):
                 assert eventually((directory / moment).exists, 60)
             else:
                 time.sleep(moment)
             assert killed.poll() in {None, 0}, killed.stderr and killed.stderr.read()
             killed.kill()
-    found = [json.loads(subprocess.run(up, capture_output=True, text=True, check=True).stdout) for _ in range(2)]
+    found = [
+        json.loads(subprocess.run(up, capture_output=True, text=True, check=True).stdout)
+        for _ in range(2)
+    ]
     assert found[0] == found[1]
-    assert found[0]["processes"] == {"postgres": True, "replica-1": True, "worker": True, "nginx": True}
+    assert found[0]["processes"] == {
+        "postgres": True,
+        "replica-1": True,
+        "worker": True,
+        "nginx": True,
+    }
     headers = {"authorization": f"Bearer {found[0]['token']}"}
-    request: dict[str, Any] = {"json": {"command": "1 + 1"}, "headers": headers, "trust_env": False, "timeout": 30}
+    request: dict[str, Any] = {
+        "json": {"command": "1 + 1"},
+        "headers": headers,
+        "trust_env": False,
+        "timeout": 30,
+    }
     assert httpx2.post(f"{found[0]['url']}/api/run", **request).json()["blocks"] == ["2"]
     request["json"] = {"command": "render.preview('a city')"}
     answer = httpx2.post(f"{found[0]['url']}/api/run", **request).json()["blocks"]
@@ -83,5 +106,7 @@ def test_up_can_be_killed_and_repeated_and_down_leaves_nothing(directory: Path) 
         subprocess.run(build_command(directory, "down"), check=True)
         assert not directory.exists()
         assert list_processes(directory) == []
-    shown = subprocess.run(build_command(directory, "status"), capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        build_command(directory, "status"), capture_output=True, text=True, check=True
+    )
     assert shown.stdout == "Nothing runs.\n"

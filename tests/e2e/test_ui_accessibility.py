@@ -1,4 +1,6 @@
-"""Test accessibility, layout and performance of the admin UI: axe, keyboard, color schemes, narrow screens."""
+"""Test accessibility, layout and performance of the admin UI: axe, keyboard, color schemes, narrow
+screens.
+"""
 
 import re
 from collections.abc import Iterator
@@ -38,10 +40,16 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     with serve_shop(tmp_path_factory.mktemp("shop"), make_tools(MANY)) as served:
         bundle = served.rest.bundle("weather")
         served.rest.tool(bundle, "now", "1", **http_draft("https://example.com/now"))
-        code = 'ot.parallel([lambda: shop.find(words="plum", limit=40) for _ in range(4)])\nshop.tree()'
+        code = (
+            'ot.parallel([lambda: shop.find(words="plum", limit=40) for _ in'
+            " range(4)])\nshop.tree()"
+        )
         served.rest.send("POST", "/api/run", {"command": code})
         served.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}})
-        calls = (make_call(1, "mail.send", to="ada", text="x" * 300), make_call(2, "mail.send", CallState.UNKNOWN))
+        calls = (
+            make_call(1, "mail.send", to="ada", text="x" * 300),
+            make_call(2, "mail.send", CallState.UNKNOWN),
+        )
         store_run(served.onetool.directories.data, *calls)
         yield served
 
@@ -87,7 +95,9 @@ def screens(visit: Visit, shop: ServedApp) -> Iterator[str]:
     page.locator("ot-health .facts").first.wait_for()
     page.locator(".errors li").first.wait_for()
     yield "health"
-    bundle = next(one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather")
+    bundle = next(
+        one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather"
+    )
     visit.go(f"bundles/{bundle['id']}")
     page.locator("ot-bundle ot-list").wait_for()
     yield "bundle"
@@ -108,7 +118,7 @@ def _run(visit: Visit) -> None:
     page.locator(".outcome-bar").wait_for()
 
 
-# --- accessibility and layout ----------------------------------------------------------------------------------------
+# --- accessibility and layout ---------------------------------------------------------------------
 
 
 @pytest.mark.sampled(2)
@@ -117,19 +127,28 @@ def test_axe_finds_no_serious_problems(
     browser: Browser, address: str, shop: ServedApp, tmp_path: Path, scheme: str
 ) -> None:
     found: list[str] = []
-    with open_page(browser, address, screenshot_directory(tmp_path), color_scheme=scheme, bypass_csp=True) as visit:
+    with open_page(
+        browser, address, screenshot_directory(tmp_path), color_scheme=scheme, bypass_csp=True
+    ) as visit:
         for name in screens(visit, shop):
             visit.shoot(f"{scheme}-{name}")
-            found += [f"{name}: {problem}" for problem in find_violations(visit.page, RULES[scheme])]
+            found += [
+                f"{name}: {problem}" for problem in find_violations(visit.page, RULES[scheme])
+            ]
     assert found == [], "\n".join(found)
 
 
-def test_the_ui_fits_a_narrow_screen(browser: Browser, address: str, shop: ServedApp, tmp_path: Path) -> None:
-    with open_page(browser, address, screenshot_directory(tmp_path), viewport=NARROW, has_touch=True) as visit:
+def test_the_ui_fits_a_narrow_screen(
+    browser: Browser, address: str, shop: ServedApp, tmp_path: Path
+) -> None:
+    with open_page(
+        browser, address, screenshot_directory(tmp_path), viewport=NARROW, has_touch=True
+    ) as visit:
         for name in screens(visit, shop):
             visit.shoot(f"narrow-{name}")
             wide = visit.page.evaluate(
-                "Math.max(document.documentElement.scrollWidth, document.querySelector('main').scrollWidth)"
+                "Math.max(document.documentElement.scrollWidth,"
+                " document.querySelector('main').scrollWidth)"
             )
             assert wide <= NARROW["width"], name
         visit.page.keyboard.press("Escape")
@@ -140,19 +159,28 @@ def test_the_ui_fits_a_narrow_screen(browser: Browser, address: str, shop: Serve
 
 
 @pytest.mark.spec("bundles.screen.languages")
-def test_a_language_is_one_file_and_one_line(browser: Browser, address: str, tmp_path: Path) -> None:
+def test_a_language_is_one_file_and_one_line(
+    browser: Browser, address: str, tmp_path: Path
+) -> None:
     def add_language(route: Route) -> None:
         text = route.fetch().text()
         line = 'const TRANSLATIONS = { de: () => import("../messages.de.js") };'
-        route.fulfill(body=text.replace("const TRANSLATIONS = {};", line), content_type="text/javascript")
+        route.fulfill(
+            body=text.replace("const TRANSLATIONS = {};", line), content_type="text/javascript"
+        )
 
     german = (
         'export const messages = { "screen.tools": "Werkzeuge", '
         '"tools.count": { one: "{n} Werkzeug", other: "{n} da" } };'
     )
-    with open_page(browser, address, screenshot_directory(tmp_path), place="run", locale="de-DE") as visit:
+    with open_page(
+        browser, address, screenshot_directory(tmp_path), place="run", locale="de-DE"
+    ) as visit:
         visit.page.route("**/core/i18n.js", add_language)
-        visit.page.route("**/messages.de.js", lambda route: route.fulfill(body=german, content_type="text/javascript"))
+        visit.page.route(
+            "**/messages.de.js",
+            lambda route: route.fulfill(body=german, content_type="text/javascript"),
+        )
         visit.page.goto(f"{address}/?german")
         expect(visit.page.locator("nav a").first).to_have_text("Werkzeuge")
         expect(visit.page.locator(".count")).to_have_text(re.compile(r"^10\.\d{3} da$"))
@@ -160,7 +188,7 @@ def test_a_language_is_one_file_and_one_line(browser: Browser, address: str, tmp
         expect(visit.page.locator("nav a").nth(1)).to_have_text("Run")
 
 
-# --- keyboard --------------------------------------------------------------------------------------------------------
+# --- keyboard -------------------------------------------------------------------------------------
 
 
 def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
@@ -176,7 +204,9 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
         page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
     name = page.locator(".tool-row.active .name").inner_text()
-    expect(grid).to_have_attribute("aria-activedescendant", page.locator(".tool-row.active").get_attribute("id") or "")
+    expect(grid).to_have_attribute(
+        "aria-activedescendant", page.locator(".tool-row.active").get_attribute("id") or ""
+    )
     page.keyboard.press("Space")
     expect(page.locator("#notices")).to_contain_text(f"{name} disabled")
     page.keyboard.press("Space")
@@ -196,16 +226,20 @@ def test_everything_is_reachable_by_keyboard(visit: Visit) -> None:
     expect(page.locator("dialog")).to_have_count(0)
 
 
-# --- ten thousand tools ----------------------------------------------------------------------------------------------
+# --- ten thousand tools ---------------------------------------------------------------------------
 
 
-def test_the_first_view_of_ten_thousand_tools_is_small(browser: Browser, address: str, tmp_path: Path) -> None:
+def test_the_first_view_of_ten_thousand_tools_is_small(
+    browser: Browser, address: str, tmp_path: Path
+) -> None:
     with open_page(browser, address, screenshot_directory(tmp_path), place="tools/none") as visit:
         page = visit.page
         received: list[int] = []
         session = page.context.new_cdp_session(page)
         session.send("Network.enable")
-        session.on("Network.loadingFinished", lambda event: received.append(event["encodedDataLength"]))
+        session.on(
+            "Network.loadingFinished", lambda event: received.append(event["encodedDataLength"])
+        )
         page.goto(f"{address}/?again")
         page.locator(".tool-row:not(.waiting)").first.wait_for()
         page.locator(".pack-row").nth(1).wait_for()
@@ -227,10 +261,14 @@ def test_scrolling_and_searching_ten_thousand_rows_stays_smooth(visit: Visit) ->
         assert eventually(scroll_to_end)
         assert page.locator(".tool-row").count() < 60
         page.get_by_label("Search tools").press_sequentially("7777", delay=30)
-        expect(page.locator(".tool-row").first).to_contain_text("7777", timeout=TIMEOUT_SECONDS * 1000)
+        expect(page.locator(".tool-row").first).to_contain_text(
+            "7777", timeout=TIMEOUT_SECONDS * 1000
+        )
 
 
-def test_a_change_fetches_only_the_page_of_tools_that_is_shown(visit: Visit, shop: ServedApp) -> None:
+def test_a_change_fetches_only_the_page_of_tools_that_is_shown(
+    visit: Visit, shop: ServedApp
+) -> None:
     page = visit.page
     rows = page.locator(".browse ot-list")
     switch = page.get_by_role("switch", name="Enable bulk011.action_50")

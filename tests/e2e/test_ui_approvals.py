@@ -43,7 +43,9 @@ def get_state(shop: ServedApp, run: str) -> str:
     return str(shop.rest.get(f"/api/runs/{run}")["state"])
 
 
-def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, tmp_path: Path) -> None:
+def test_a_person_signs_in_and_answers_calls(
+    browser: Browser, shop: ServedApp, tmp_path: Path
+) -> None:
     url = f"http://127.0.0.1:{shop.rest.port}"
     first = ask(shop, f"mail.send(to='ada', text={SCRIPT + REVERSED!r})")
     with open_page(browser, url, screenshot_directory(tmp_path), place="approvals") as visit:
@@ -73,7 +75,9 @@ def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, 
         assert eventually(lambda: get_state(shop, first) == "failed")
         assert shop.rest.get(f"/api/runs/{first}")["recorded"][0]["reason"] == "not to Ada"
         page.reload()  # the session stays
-        page.locator(f"section[data-run='{second}']").get_by_role("button", name="Allow similar…").click()
+        page.locator(f"section[data-run='{second}']").get_by_role(
+            "button", name="Allow similar…"
+        ).click()
         expect(dialog.get_by_label("Number of further calls")).to_have_value("1")
         expect(dialog).to_contain_text('"0"')
         dialog.get_by_label("text").check()
@@ -87,7 +91,9 @@ def test_a_person_signs_in_and_answers_calls(browser: Browser, shop: ServedApp, 
         assert [call["by"].partition(" g_")[0] for call in calls] == ["admin UI", "grant", "grant"]
 
 
-def test_a_denial_that_arrives_after_the_sign_in_is_ignored(browser: Browser, shop: ServedApp, tmp_path: Path) -> None:
+def test_a_denial_that_arrives_after_the_sign_in_is_ignored(
+    browser: Browser, shop: ServedApp, tmp_path: Path
+) -> None:
     held: list[Route] = []
     url = f"http://127.0.0.1:{shop.rest.port}"
     with open_page(browser, url, screenshot_directory(tmp_path)) as visit:
@@ -101,7 +107,9 @@ def test_a_denial_that_arrives_after_the_sign_in_is_ignored(browser: Browser, sh
         expect(visit.page.locator("ot-approvals")).to_contain_text("No calls wait")
 
 
-def test_a_token_of_scope_approve_signs_in(browser: Browser, shop: ServedApp, tmp_path: Path) -> None:
+def test_a_token_of_scope_approve_signs_in(
+    browser: Browser, shop: ServedApp, tmp_path: Path
+) -> None:
     run = ask(shop, "mail.send(to='eve', text='hello')")
     url = f"http://127.0.0.1:{shop.rest.port}"
     with open_page(browser, url, screenshot_directory(tmp_path), place="approvals") as visit:

@@ -1,4 +1,6 @@
-"""Test the screen Bundles in a real browser: import and update APIs, edit and test tools, two people at once."""
+"""Test the screen Bundles in a real browser: import and update APIs, edit and test tools, two
+people at once.
+"""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +12,15 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 from tests.http_support import Site, page as web_page, serve_site
 from tests.rest_support import Rest, make_client, serve_process
-from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
+from tests.ui_support import (
+    NARROW,
+    REVERSED,
+    SCRIPT,
+    Visit,
+    find_violations,
+    open_page,
+    screenshot_directory,
+)
 
 from onetool.util.one_time_codes import create_code
 from onetool_child.json_types import JsonObject
@@ -31,7 +41,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     (home / ".onetool").mkdir()
     (home / ".onetool" / "onetool.yaml").write_text(
-        "# ours\nhttp: {allowPrivateAddresses: true}\nagents: {default: {permissions: [read, write, network]}}\n"
+        "# ours\nhttp: {allowPrivateAddresses: true}\nagents: {default: {permissions: [read, write,"
+        " network]}}\n"
     )
     return home
 
@@ -52,7 +63,9 @@ def open_tab(browser: Browser, rest: Rest, home: Path, tmp_path: Path) -> Iterat
 
         def open_signed_in(**options: Any) -> Visit:
             url = f"http://127.0.0.1:{rest.port}"
-            visit = stack.enter_context(open_page(browser, url, screenshot_directory(tmp_path), **options))
+            visit = stack.enter_context(
+                open_page(browser, url, screenshot_directory(tmp_path), **options)
+            )
             visit.go(f"code/{create_code(home / '.onetool')}")
             visit.page.get_by_role("button", name="Sign out").wait_for()
             visit.go("bundles")
@@ -68,9 +81,17 @@ def visit(open_tab: OpenTab) -> Visit:
 
 
 def document(site: Site, title: str, version: str = "1", **changes: JsonObject | None) -> str:
-    """Return an API of the site with hostile texts. `changes` replace operations by path; None removes one."""
+    """Return an API of the site with hostile texts.
+
+    `changes` replace operations by path; None removes one.
+    """
     color = {"name": "color", "in": "query", "description": SCRIPT, "schema": {"type": "string"}}
-    operation = {"operationId": "listPets", "summary": f"{SCRIPT}{REVERSED}", "parameters": [color], "responses": {}}
+    operation = {
+        "operationId": "listPets",
+        "summary": f"{SCRIPT}{REVERSED}",
+        "parameters": [color],
+        "responses": {},
+    }
     old = {"operationId": "oldPets", "description": SCRIPT, "responses": {}}
     paths = {"pets": {"get": operation}, "old": {"get": old}, **changes}
     scheme = {"type": "apiKey", "in": "header", "name": "X-Key", "description": SCRIPT}
@@ -102,7 +123,9 @@ def paste(page: Page, opener: str, text: str) -> Locator:
     return dialog
 
 
-def test_an_api_is_imported_with_hosts_and_secrets_and_called(visit: Visit, site: Site, home: Path) -> None:
+def test_an_api_is_imported_with_hosts_and_secrets_and_called(
+    visit: Visit, site: Site, home: Path
+) -> None:
     page, host = visit.page, f"127.0.0.1:{site.port}"
     dialog = paste(page, "Import", document(site, f"Zoo {SCRIPT}"))
     expect(dialog).to_contain_text("2 tools to import")
@@ -124,7 +147,9 @@ def test_an_api_is_imported_with_hosts_and_secrets_and_called(visit: Visit, site
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("color").fill("red & blue")
     dialog.get_by_role("button", name="Run").click()
-    expect(dialog.locator(".request pre")).to_contain_text(f"GET http://{host}/pets?color=red%20%26%20blue")
+    expect(dialog.locator(".request pre")).to_contain_text(
+        f"GET http://{host}/pets?color=red%20%26%20blue"
+    )
     expect(dialog.locator(".request pre")).to_contain_text("X-Key: ${secret:ZOO_KEY}")
     expect(dialog.locator(".result table")).to_contain_text("Rex")
     visit.shoot("tool-tester")
@@ -148,19 +173,30 @@ def test_a_tool_is_edited_saved_and_tested(visit: Visit, site: Site, rest: Rest)
     expect(dialog.locator(".output")).to_contain_text("FARM_KEY")
     dialog.get_by_role("button", name="Close").click()
     versions = rest.get("/api/tools/farm.list-pets")["versions"]
-    assert [one["version"] for one in versions] == ["1", "2"], "a test of the stored version stores nothing"
+    assert [one["version"] for one in versions] == [
+        "1",
+        "2",
+    ], "a test of the stored version stores nothing"
 
 
-def test_an_api_is_updated_after_its_difference_was_shown(visit: Visit, site: Site, rest: Rest) -> None:
+def test_an_api_is_updated_after_its_difference_was_shown(
+    visit: Visit, site: Site, rest: Rest
+) -> None:
     bundle, page = import_document(rest, document(site, "Park")), visit.page
     stored = rest.get(f"/tools/bundles/{bundle}/tools/list-pets/version/1")
-    ours = {key: stored[key] for key in ("isEnabled", "type", "httpImpl", "argSchema")} | {"displayName": "Ours"}
+    ours = {key: stored[key] for key in ("isEnabled", "type", "httpImpl", "argSchema")} | {
+        "displayName": "Ours"
+    }
     path = f"/tools/bundles/{bundle}/tools/list-pets/version/ours"
     assert rest.send("PUT", path, ours).status_code == 201
     size = {"name": "size", "in": "query", "required": True, "schema": {"type": "integer"}}
     newer = {"operationId": "listPets", "parameters": [size], "responses": {}}
     text = document(
-        site, "Park", pets={"get": newer}, old=None, new={"post": {"operationId": "addPet", "responses": {}}}
+        site,
+        "Park",
+        pets={"get": newer},
+        old=None,
+        new={"post": {"operationId": "addPet", "responses": {}}},
     )
     visit.go(f"bundles/{bundle}")
     dialog = paste(page, "Update from document", text)
@@ -218,7 +254,9 @@ def test_two_people_see_each_others_changes(open_tab: OpenTab, rest: Rest, site:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_dialogs_are_accessible_and_fit(open_tab: OpenTab, rest: Rest, site: Site, scheme: str) -> None:
+def test_the_dialogs_are_accessible_and_fit(
+    open_tab: OpenTab, rest: Rest, site: Site, scheme: str
+) -> None:
     bundle = import_document(rest, document(site, f"Fit {scheme}"))
     visit = open_tab(viewport=NARROW, color_scheme=scheme, bypass_csp=True)
     page = visit.page
@@ -226,7 +264,9 @@ def test_the_dialogs_are_accessible_and_fit(open_tab: OpenTab, rest: Rest, site:
     assert find_violations(page) == []
     page.keyboard.press("Escape")
     visit.go(f"bundles/{bundle}")
-    newer = document(site, "Fit", pets={"get": {"operationId": "listPets", "responses": {}}}, old=None)
+    newer = document(
+        site, "Fit", pets={"get": {"operationId": "listPets", "responses": {}}}, old=None
+    )
     dialog = paste(page, "Update from document", newer)
     expect(dialog).to_contain_text("changed tool")
     expect(dialog).not_to_contain_text("null")

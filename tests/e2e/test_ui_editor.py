@@ -1,4 +1,6 @@
-"""Test the code editor in a real browser, as a person writes a script: completion, help, errors at their line, keys."""
+"""Test the code editor in a real browser, as a person writes a script: completion, help, errors at
+their line, keys.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +23,10 @@ from tests.ui_support import (
 
 pytestmark = pytest.mark.slow
 TOOLS = 10_000
-PASTE = "(area, text) => { area.value = text; area.dispatchEvent(new InputEvent('input', { bubbles: true })) }"
+PASTE = (
+    "(area, text) => { area.value = text; area.dispatchEvent(new InputEvent('input', { bubbles:"
+    " true })) }"
+)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
 
 @pytest.fixture
 def visit(browser: Browser, shop: ServedApp, tmp_path: Path) -> Iterator[Visit]:
-    with open_page(browser, f"http://127.0.0.1:{shop.rest.port}", screenshot_directory(tmp_path), "run") as found:
+    with open_page(
+        browser, f"http://127.0.0.1:{shop.rest.port}", screenshot_directory(tmp_path), "run"
+    ) as found:
         found.page.locator("ot-editor textarea").fill("")
         yield found
 
@@ -74,15 +81,28 @@ def test_a_script_is_written_with_help_fixed_and_run(visit: Visit) -> None:
     visit.shoot("editor-signature")
     type_keys(page, "2)")
     expect(area(page)).to_have_value("shop.find('lamp', limit=2)")
-    type_keys(page, "<Home>", "found = ", "<End>", "<Enter>", "for one in found:", "<Enter>", "print(one['nam'])")
-    expect(area(page)).to_have_value("found = shop.find('lamp', limit=2)\nfor one in found:\n    print(one['nam'])")
+    type_keys(
+        page,
+        "<Home>",
+        "found = ",
+        "<End>",
+        "<Enter>",
+        "for one in found:",
+        "<Enter>",
+        "print(one['nam'])",
+    )
+    expect(area(page)).to_have_value(
+        "found = shop.find('lamp', limit=2)\nfor one in found:\n    print(one['nam'])"
+    )
     page.keyboard.press("Control+Enter")
     problem = page.locator(".code-problem")
     expect(problem).to_contain_text("Line 3")
     expect(problem).to_contain_text("KeyError: 'nam'")
     expect(page.locator(".line-of-code.marked")).to_have_text("    print(one['nam'])")
     expect(area(page)).to_have_attribute("aria-invalid", "true")
-    assert problem.get_attribute("id") in (area(page).get_attribute("aria-describedby") or "").split()
+    assert (
+        problem.get_attribute("id") in (area(page).get_attribute("aria-describedby") or "").split()
+    )
     visit.shoot("editor-problem")
     page.keyboard.press("Control+Home")
     type_keys(page, "# lamps", "<Enter>")
@@ -104,7 +124,10 @@ def test_syntax_errors_are_marked_and_reached_by_keyboard(visit: Visit) -> None:
     expect(page.locator(".line-of-code.marked")).to_have_text("if x")
     for key in ("Escape", "Tab", "Enter"):
         page.keyboard.press(key)
-    assert page.evaluate("[document.activeElement.localName, getSelection().toString()]") == ["textarea", "if x"]
+    assert page.evaluate("[document.activeElement.localName, getSelection().toString()]") == [
+        "textarea",
+        "if x",
+    ]
 
 
 def test_values_and_nested_keys_come_from_the_schema(visit: Visit) -> None:
@@ -164,7 +187,9 @@ def test_keys_edit_lines_and_every_edit_can_be_undone(visit: Visit) -> None:
 
 def test_ten_thousand_tools_and_a_long_script_never_block_the_page(visit: Visit) -> None:
     page = visit.page
-    lines = "\n".join(f"value_{n} = shop.find(words='item {n}', limit={n})  # note" for n in range(600))
+    lines = "\n".join(
+        f"value_{n} = shop.find(words='item {n}', limit={n})  # note" for n in range(600)
+    )
     area(page).evaluate(PASTE, lines)
     page.keyboard.press("Control+Home")
     visit.requests.clear()
@@ -185,17 +210,31 @@ def test_hostile_names_are_shown_as_text(visit: Visit) -> None:
     expect(page.locator(".signature-line")).to_contain_text("<script>window.hacked")
     type_keys(page, "<Control+a>", "hostile.schema(choice='option 1")
     expect(page.locator("[role=option]").first).to_be_visible()
-    type_keys(page, "<Control+a>", f"raise ValueError({SCRIPT + REVERSED!r})", "<Escape>", "<Control+Enter>")
+    type_keys(
+        page,
+        "<Control+a>",
+        f"raise ValueError({SCRIPT + REVERSED!r})",
+        "<Escape>",
+        "<Control+Enter>",
+    )
     expect(page.locator(".code-problem")).to_contain_text("\\u202e")
     assert page.evaluate("window.hacked") is None
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_editor_is_accessible_and_fits(browser: Browser, shop: ServedApp, tmp_path: Path, scheme: str) -> None:
+def test_the_editor_is_accessible_and_fits(
+    browser: Browser, shop: ServedApp, tmp_path: Path, scheme: str
+) -> None:
     url = f"http://127.0.0.1:{shop.rest.port}"
     with open_page(
-        browser, url, screenshot_directory(tmp_path), "run", viewport=NARROW, color_scheme=scheme, bypass_csp=True
+        browser,
+        url,
+        screenshot_directory(tmp_path),
+        "run",
+        viewport=NARROW,
+        color_scheme=scheme,
+        bypass_csp=True,
     ) as visit:
         page = visit.page
         area(page).fill("x = 1\n1 / 0  # " + "long " * 20)

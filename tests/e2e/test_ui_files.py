@@ -11,7 +11,10 @@ from tests.rest_support import Rest, get_error_code, serve_app
 import onetool.server
 
 DIRECTORY = Path(str(onetool.server.__file__)).parent / "ui"
-SCRIPTS = {str(file.relative_to(DIRECTORY)): file.read_text(encoding="utf-8") for file in DIRECTORY.rglob("*.js")}
+SCRIPTS = {
+    str(file.relative_to(DIRECTORY)): file.read_text(encoding="utf-8")
+    for file in DIRECTORY.rglob("*.js")
+}
 MESSAGES = SCRIPTS["messages.js"]
 IMPORTS = re.compile(r"""^(?:import|export)\b[^;"]*"(\.[^"]+)";""", re.MULTILINE)
 LATER = re.compile(r"""import\("(\.[^"]+)"\)""")
@@ -29,11 +32,16 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rest]:
         yield served.rest
 
 
-# --- serving ---------------------------------------------------------------------------------------------------------
+# --- serving --------------------------------------------------------------------------------------
 
 
 def test_every_file_has_its_media_type_and_is_revalidated(rest: Rest) -> None:
-    kinds = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+    kinds = {
+        ".js": "text/javascript",
+        ".css": "text/css",
+        ".svg": "image/svg+xml",
+        ".html": "text/html",
+    }
     for file in (file for file in DIRECTORY.rglob("*") if file.is_file()):
         path = f"/page/{file.relative_to(DIRECTORY)}"
         answer = rest.client.get(path)
@@ -48,7 +56,9 @@ def test_every_file_has_its_media_type_and_is_revalidated(rest: Rest) -> None:
 def test_large_files_are_compressed_if_the_client_accepts_it(rest: Rest) -> None:
     plain = rest.client.get("/page/messages.js", headers={"accept-encoding": "identity"})
     assert "content-encoding" not in plain.headers
-    with rest.client.stream("GET", "/page/messages.js", headers={"accept-encoding": "gzip"}) as compressed:
+    with rest.client.stream(
+        "GET", "/page/messages.js", headers={"accept-encoding": "gzip"}
+    ) as compressed:
         raw = b"".join(compressed.iter_raw())
     assert compressed.headers["content-encoding"] == "gzip"
     assert compressed.headers["vary"] == "accept-encoding"
@@ -81,14 +91,15 @@ def test_other_paths_are_not_found(rest: Rest, path: str) -> None:
     assert answer.json()["error"]["message"]
 
 
-# --- rules for the sources -------------------------------------------------------------------------------------------
+# --- rules for the sources ------------------------------------------------------------------------
 
 
 def test_no_script_parses_markup_or_contacts_another_host() -> None:
     assert [name for name, text in SCRIPTS.items() if MARKUP.search(text)] == []
     assert [name for name, text in SCRIPTS.items() if ADDRESS.search(text)] == []
     assert not re.search(
-        r"style=|<script(?! type=\"module\" src)|\son\w+=", (DIRECTORY / "index.html").read_text("utf-8")
+        r"style=|<script(?! type=\"module\" src)|\son\w+=",
+        (DIRECTORY / "index.html").read_text("utf-8"),
     )
     styles = "".join(file.read_text(encoding="utf-8") for file in DIRECTORY.rglob("*.css"))
     assert not re.search(r"url\(|@import", styles)
@@ -115,13 +126,17 @@ def _import_closure(name: str) -> set[str]:
         one = todo.pop()
         found.add(one)
         todo += [
-            target for target in (_resolve(one, to) for to in IMPORTS.findall(SCRIPTS[one])) if target not in found
+            target
+            for target in (_resolve(one, to) for to in IMPORTS.findall(SCRIPTS[one]))
+            if target not in found
         ]
     return found
 
 
 def _resolve(name: str, target: str) -> str:
-    return str((DIRECTORY / name).parent.joinpath(target).resolve().relative_to(DIRECTORY.resolve()))
+    return str(
+        (DIRECTORY / name).parent.joinpath(target).resolve().relative_to(DIRECTORY.resolve())
+    )
 
 
 @pytest.mark.spec("bundles.screen.languages")
@@ -137,5 +152,7 @@ def test_every_message_is_defined_and_used() -> None:
 
 def test_messages_are_only_in_the_message_table() -> None:
     sentence = re.compile(r'"[A-Z][a-z]+ [a-z]+[^"]*"')
-    outside = {name: sentence.findall(text) for name, text in SCRIPTS.items() if name != "messages.js"}
+    outside = {
+        name: sentence.findall(text) for name, text in SCRIPTS.items() if name != "messages.js"
+    }
     assert {name: found for name, found in outside.items() if found} == {}

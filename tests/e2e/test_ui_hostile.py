@@ -1,4 +1,6 @@
-"""Test the admin UI with hostile content and failing servers: markup, control characters, large data, restarts."""
+"""Test the admin UI with hostile content and failing servers: markup, control characters, large
+data, restarts.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -8,7 +10,15 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.rest_support import ServedApp, http_draft, serve_process
 from tests.support import configure
-from tests.ui_support import SCRIPT, TIMEOUT_SECONDS, Visit, check_tasks, open_page, screenshot_directory, serve_shop
+from tests.ui_support import (
+    SCRIPT,
+    TIMEOUT_SECONDS,
+    Visit,
+    check_tasks,
+    open_page,
+    screenshot_directory,
+    serve_shop,
+)
 
 from onetool.settings.access_tokens import new_token
 from onetool.util.token_ids import hash_token
@@ -36,9 +46,15 @@ def is_hacked(page: Page) -> bool:
 
 def test_text_of_tools_is_never_parsed_as_markup(visit: Visit, shop: ServedApp) -> None:
     bundle = shop.rest.bundle("evil")
-    shop.rest.tool(bundle, "now", **{**http_draft("https://example.com"), "displayName": SCRIPT, "description": SCRIPT})
+    shop.rest.tool(
+        bundle,
+        "now",
+        **{**http_draft("https://example.com"), "displayName": SCRIPT, "description": SCRIPT},
+    )
     page = visit.tool("hostile.words")
-    expect(page.locator("ot-tool .description")).to_contain_text("<script>window.hacked = 1</script>")
+    expect(page.locator("ot-tool .description")).to_contain_text(
+        "<script>window.hacked = 1</script>"
+    )
     expect(page.locator("ot-form label").first).to_contain_text("<img src=x onerror=")
     page.locator("ot-form textarea").first.fill(SCRIPT)
     page.locator("ot-tester .run").click()
@@ -49,7 +65,9 @@ def test_text_of_tools_is_never_parsed_as_markup(visit: Visit, shop: ServedApp) 
     page.locator("ot-tester .run").click()
     for view in ("Table", "Tree", "Text"):
         page.locator(".result").get_by_role("tab", name=view).click()
-        expect(page.locator(".result .panel:visible")).to_contain_text("<script>window.hacked = 1</script>")
+        expect(page.locator(".result .panel:visible")).to_contain_text(
+            "<script>window.hacked = 1</script>"
+        )
     visit.go(f"bundles/{bundle.rpartition('/')[2]}")
     expect(page.locator("ot-bundle ot-list")).to_contain_text("<script>")
     page.keyboard.press("Control+k")
@@ -63,7 +81,9 @@ def test_text_of_tools_is_never_parsed_as_markup(visit: Visit, shop: ServedApp) 
 def test_bidirectional_and_control_characters_are_escaped(visit: Visit) -> None:
     page = visit.tool("hostile.result")
     page.locator("ot-tester .run").click()
-    expect(page.locator(".result table")).to_contain_text("\\u{202e}gnp.exe\\u{2066} hidden\\u{2069}")
+    expect(page.locator(".result table")).to_contain_text(
+        "\\u{202e}gnp.exe\\u{2066} hidden\\u{2069}"
+    )
     expect(page.locator(".result table")).to_contain_text("\\u{0}\\u{1b}[31m")
     shown = page.locator("main").inner_text()
     assert not set(shown) & {"\u202e", "\u2066", "\u2069", "\0", "\x1b"}
@@ -83,7 +103,14 @@ def test_a_recursive_schema_becomes_a_finite_form(visit: Visit) -> None:
 def test_invalid_routes_show_an_error(visit: Visit) -> None:
     page = visit.go("nowhere")
     expect(page.locator("main")).to_contain_text("Page not found")
-    for index in ("constructor", "__proto__", "%E0%A4%A", "tools/%3Cscript%3E", "tools/no.such", "runs/none"):
+    for index in (
+        "constructor",
+        "__proto__",
+        "%E0%A4%A",
+        "tools/%3Cscript%3E",
+        "tools/no.such",
+        "runs/none",
+    ):
         visit.go(index)
         expect(page.locator("main")).not_to_be_empty()
     expect(page.locator("main")).to_contain_text("or it has expired")
@@ -143,20 +170,28 @@ def test_an_open_ui_survives_a_restart_of_the_server(browser: Browser, tmp_path:
             visit.go("health")
             expect(page.locator("main")).to_contain_text("onetool serve --http")
             with serve_process(tmp_path, "--port", str(info["port"])):
-                expect(page.locator("ot-health")).to_contain_text("Isolation", timeout=TIMEOUT_SECONDS * 1000)
+                expect(page.locator("ot-health")).to_contain_text(
+                    "Isolation", timeout=TIMEOUT_SECONDS * 1000
+                )
                 expect(page.locator("p.offline")).to_be_hidden()
                 visit.go("run")
                 expect(page.locator("ot-editor textarea")).to_have_value("ot.version()")
                 page.locator("ot-run .run").click()
-                expect(page.locator(".outcome-bar")).to_contain_text("Done", timeout=TIMEOUT_SECONDS * 1000)
+                expect(page.locator(".outcome-bar")).to_contain_text(
+                    "Done", timeout=TIMEOUT_SECONDS * 1000
+                )
                 visit.go("runs")
                 expect(page.locator(".run-list")).to_contain_text("ot.version()")
-            visit.errors[:] = [text for text in visit.errors if "ERR_CONNECTION_REFUSED" not in text]
+            visit.errors[:] = [
+                text for text in visit.errors if "ERR_CONNECTION_REFUSED" not in text
+            ]
 
 
 def test_the_ui_asks_for_a_token_and_keeps_it_for_the_tab(browser: Browser, tmp_path: Path) -> None:
     token = new_token()
-    configure(tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_token(token)}, agent: default}}]}}")
+    configure(
+        tmp_path, f"auth: {{tokens: [{{name: me, hash: {hash_token(token)}, agent: default}}]}}"
+    )
     with serve_process(tmp_path, "--host", "0.0.0.0") as (_, info):
         url = f"http://127.0.0.1:{info['port']}"
         with open_page(browser, url, screenshot_directory(tmp_path)) as visit:

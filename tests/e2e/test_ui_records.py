@@ -1,4 +1,6 @@
-"""Test the screens Runs, Tokens, Audit and Health as the lead of a team would use them, with 100,000 runs."""
+"""Test the screens Runs, Tokens, Audit and Health as the lead of a team would use them, with
+100,000 runs.
+"""
 
 import json
 import re
@@ -87,9 +89,12 @@ def fill_history(file: Path) -> None:
     assert set(columns) == set(RUN_COLUMNS)
 
     def insert(database: Transaction) -> None:
-        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
+        numbers = (
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"
+        )
         database.execute(
-            f"INSERT INTO runs ({', '.join(columns)}) {numbers} SELECT {', '.join(columns.values())} FROM n"
+            f"INSERT INTO runs ({', '.join(columns)}) {numbers} SELECT"
+            f" {', '.join(columns.values())} FROM n"
         )
 
     StatisticsFile(file).write(insert)
@@ -123,7 +128,9 @@ def sign_in(page: Page, token: str = BOSS) -> None:
 
 @pytest.fixture
 def visit(browser: Browser, server: str, tmp_path: Path) -> Iterator[Visit]:
-    with open_page(browser, server, screenshot_directory(tmp_path), accept_downloads=True, bypass_csp=True) as found:
+    with open_page(
+        browser, server, screenshot_directory(tmp_path), accept_downloads=True, bypass_csp=True
+    ) as found:
         sign_in(found.page)
         yield found
 
@@ -142,19 +149,24 @@ def check_layout(visit: Visit, name: str) -> None:
         page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
         visit.shoot(f"{scheme}-{name}")
         found += [
-            f"{scheme}: {problem}" for problem in find_violations(page, ["color-contrast"] if scheme == "dark" else [])
+            f"{scheme}: {problem}"
+            for problem in find_violations(page, ["color-contrast"] if scheme == "dark" else [])
         ]
     wide = page.viewport_size
     page.set_viewport_size(NARROW)
     visit.shoot(f"narrow-{name}")
-    width = page.evaluate("Math.max(document.documentElement.scrollWidth, document.querySelector('main').scrollWidth)")
+    width = page.evaluate(
+        "Math.max(document.documentElement.scrollWidth, document.querySelector('main').scrollWidth)"
+    )
     assert wide is not None
     page.set_viewport_size(wide)
     assert found == [], "\n".join(found)
     assert width <= NARROW["width"], name
 
 
-def test_the_slowest_run_of_an_agent_says_why_it_failed(visit: Visit, laptop: httpx2.Client) -> None:
+def test_the_slowest_run_of_an_agent_says_why_it_failed(
+    visit: Visit, laptop: httpx2.Client
+) -> None:
     for code in ("machine.disk()", "machine.cpu()", SLOW):
         run(laptop, code)
     page = visit.go("runs")
@@ -164,7 +176,9 @@ def test_the_slowest_run_of_an_agent_says_why_it_failed(visit: Visit, laptop: ht
     expect(page.locator(".run-row")).to_have_count(1)
     page.locator(".run-row").click()
     detail = page.locator(".run-detail")
-    expect(detail.locator(".error-text")).to_contain_text("ValueError: the report of May is missing")
+    expect(detail.locator(".error-text")).to_contain_text(
+        "ValueError: the report of May is missing"
+    )
     expect(detail.locator(".line[data-error]")).to_contain_text("raise ValueError")
     expect(detail).to_contain_text("working")
     expect(detail.locator(".facts")).to_contain_text("token laptop")
@@ -175,11 +189,17 @@ def test_the_slowest_run_of_an_agent_says_why_it_failed(visit: Visit, laptop: ht
         page.get_by_role("button", name="Export as JSON Lines").click()
     (line,) = Path(download.value.path()).read_text(encoding="utf-8").splitlines()
     exported = json.loads(line)
-    assert (exported["error"], exported["errorLine"], exported["printed"]) == ("execution_error", 5, "working\n")
+    assert (exported["error"], exported["errorLine"], exported["printed"]) == (
+        "execution_error",
+        5,
+        "working\n",
+    )
     assert json.loads(exported["calls"][0]["arguments"]) == {"unit": "GiB"}
 
 
-def test_a_hundred_thousand_runs_are_listed_searched_and_updated_smoothly(visit: Visit, laptop: httpx2.Client) -> None:
+def test_a_hundred_thousand_runs_are_listed_searched_and_updated_smoothly(
+    visit: Visit, laptop: httpx2.Client
+) -> None:
     page = visit.go("runs")
     page.locator(".run-row:not(.waiting)").first.wait_for()
     search = page.get_by_label("Search code, errors and ids")
@@ -222,7 +242,9 @@ def test_a_token_is_created_used_and_revoked_with_a_trace(visit: Visit, server: 
         assert run(client, "machine.cpu()")["isError"] is False
         expect(page.locator("tr[data-token=tablet]")).to_contain_text("analyst")
         assert client.get("/api/tokens").status_code == 403
-        assert {each["actor"] for each in client.get("/api/runs").json()["runs"]} == {"token tablet"}
+        assert {each["actor"] for each in client.get("/api/runs").json()["runs"]} == {
+            "token tablet"
+        }
         check_layout(visit, "tokens")
         page.get_by_role("button", name="Revoke tablet").click()
         page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
@@ -249,13 +271,29 @@ def test_the_command_line_and_the_ui_see_each_others_changes(
     page = visit.go("tokens")
     expect(page.locator("tr[data-token=spare]")).to_be_visible()
     assert run_cli(home, "token", "revoke", "spare").returncode == 0
-    assert '"token.revoke"' in (home / ".onetool" / "logs" / "audit.jsonl").read_text(encoding="utf-8")
+    assert '"token.revoke"' in (home / ".onetool" / "logs" / "audit.jsonl").read_text(
+        encoding="utf-8"
+    )
     with make_client(server) as client:
         client.headers["authorization"] = f"Bearer {SPARE}"
         assert eventually(lambda: client.get("/api/runs").status_code == 401)
     expect(page.locator("tr[data-token=spare]")).to_have_count(0)
-    lines = run_cli(home, "runs", "list", "--json-lines", "--agent", "agent3", "--order", "slowest", "--limit", "2")
-    assert [json.loads(line)["durationMs"] for line in lines.stdout.splitlines()] == [9972.0, 9971.0]
+    lines = run_cli(
+        home,
+        "runs",
+        "list",
+        "--json-lines",
+        "--agent",
+        "agent3",
+        "--order",
+        "slowest",
+        "--limit",
+        "2",
+    )
+    assert [json.loads(line)["durationMs"] for line in lines.stdout.splitlines()] == [
+        9972.0,
+        9971.0,
+    ]
     spent = json.loads(run_cli(home, "stats", "--by", "token", "--json").stdout)["spending"]
     assert {row["actor"] for row in spent} >= {"token laptop"}
 
@@ -265,10 +303,18 @@ def test_a_client_is_disconnected_and_problems_are_fixed(
 ) -> None:
     run(laptop, SLOW)
     page = visit.go("health")
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": SCRIPT, "version": "1"}}
+    hello = {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": SCRIPT, "version": "1"},
+    }
     with make_client(server) as client:
-        client.headers.update({"authorization": f"Bearer {LAPTOP}", "accept": "application/json, text/event-stream"})
-        opened = client.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello})
+        client.headers.update(
+            {"authorization": f"Bearer {LAPTOP}", "accept": "application/json, text/event-stream"}
+        )
+        opened = client.post(
+            "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+        )
         client.headers["mcp-session-id"] = opened.headers["mcp-session-id"]
         listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
         assert client.post("/mcp", json=listing).status_code == 200

@@ -12,7 +12,15 @@ from playwright.sync_api import Browser, Page, expect
 from tests.http_support import Site, page as web_page, serve_site as web_served
 from tests.rest_support import ServedApp, http_draft
 from tests.support import eventually
-from tests.ui_support import NARROW, TIMEOUT_SECONDS, WIDE, Visit, open_page, screenshot_directory, serve_shop
+from tests.ui_support import (
+    NARROW,
+    TIMEOUT_SECONDS,
+    WIDE,
+    Visit,
+    open_page,
+    screenshot_directory,
+    serve_shop,
+)
 
 pytestmark = pytest.mark.slow
 SECRET = "k-7d1f0c55aa"  # a value that no page may show
@@ -21,14 +29,18 @@ SECRET = "k-7d1f0c55aa"  # a value that no page may show
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     with web_served() as found:
-        found.pages["/items"] = web_page(b'[{"name": "lamp"}, {"name": "rug"}]', ("Content-Type", "application/json"))
+        found.pages["/items"] = web_page(
+            b'[{"name": "lamp"}, {"name": "rug"}]', ("Content-Type", "application/json")
+        )
         yield found
 
 
 @pytest.fixture(scope="module")
 def shop(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApp]:
     local = {"allowedHosts": [f"127.0.0.1:{site.port}"], "allowPrivateAddresses": True}
-    with serve_shop(tmp_path_factory.mktemp("shop"), http=local, output={"max_inline_size": 5000}) as serve_site:
+    with serve_shop(
+        tmp_path_factory.mktemp("shop"), http=local, output={"max_inline_size": 5000}
+    ) as serve_site:
         yield serve_site
 
 
@@ -51,11 +63,14 @@ def run(visit: Visit, code: str) -> Page:
     return page
 
 
-# --- run -------------------------------------------------------------------------------------------------------------
+# --- run ------------------------------------------------------------------------------------------
 
 
 def test_output_is_shown_live_and_a_run_can_be_cancelled(visit: Visit, shop: ServedApp) -> None:
-    page = run(visit, 'import time\nprint("begun")\ntime.sleep(1)\nprint("half way")\nshop.wait(seconds=60)')
+    page = run(
+        visit,
+        'import time\nprint("begun")\ntime.sleep(1)\nprint("half way")\nshop.wait(seconds=60)',
+    )
     expect(page.locator(".live")).to_have_text("begun\n")
     expect(page.locator(".live")).to_contain_text("half way")
     expect(page.locator(".live-calls")).to_contain_text("shop.wait")
@@ -75,7 +90,9 @@ def test_the_result_or_error_of_a_run_is_shown(visit: Visit) -> None:
     expect(page.locator("pre.outcome")).to_contain_text("words")
     page.locator(".history summary").click()
     page.locator(".history").get_by_role("button", name="Reuse").last.click()
-    expect(page.locator("ot-editor textarea")).to_have_value('print("three plums:")\nshop.find(words="plum", limit=3)')
+    expect(page.locator("ot-editor textarea")).to_have_value(
+        'print("three plums:")\nshop.find(words="plum", limit=3)'
+    )
 
 
 def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
@@ -93,13 +110,17 @@ def test_a_large_result_is_read_page_by_page(visit: Visit) -> None:
     expect(page.locator("ot-stored").get_by_role("status")).to_have_text("lines 1 to 200 of 3,000")
 
 
-# --- runs ------------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
-def test_runs_appear_live_with_a_timeline_of_concurrent_calls(visit: Visit, shop: ServedApp) -> None:
+def test_runs_appear_live_with_a_timeline_of_concurrent_calls(
+    visit: Visit, shop: ServedApp
+) -> None:
     page = visit.go("activity")  # a URL of an older version
     page.locator("ot-runs").wait_for()
-    code = "marker = 1\not.parallel([lambda: shop.wait(seconds=0.5) for _ in range(3)])\nshop.tree()"
+    code = (
+        "marker = 1\not.parallel([lambda: shop.wait(seconds=0.5) for _ in range(3)])\nshop.tree()"
+    )
     shop.rest.send("POST", "/api/run", {"command": code})
     row = page.locator(".run-row", has_text="marker = 1").first
     expect(row).to_contain_text("4 calls")
@@ -148,11 +169,13 @@ def test_health_shows_all_components(visit: Visit) -> None:
     visit.shoot("health")
 
 
-# --- bundles ---------------------------------------------------------------------------------------------------------
+# --- bundles --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.screen.admin", "bundles.screen.recipe-form")
-def test_a_bundle_is_created_tried_changed_exported_and_deleted(visit: Visit, shop: ServedApp, site: Site) -> None:
+def test_a_bundle_is_created_tried_changed_exported_and_deleted(
+    visit: Visit, shop: ServedApp, site: Site
+) -> None:
     page = visit.go("bundles")
     _create_bundle(page)
     _create_tool(page, site)
@@ -281,7 +304,9 @@ PETSTORE: dict[str, Any] = {
     "openapi": "3.1.0",
     "info": {"title": "Pets", "version": "1"},
     "servers": [{"url": "https://pets.example.com"}],
-    "paths": {"/pets": {"get": {"operationId": "listPets", "responses": {"200": {"description": "Pets"}}}}},
+    "paths": {
+        "/pets": {"get": {"operationId": "listPets", "responses": {"200": {"description": "Pets"}}}}
+    },
 }
 DROP = """([name, bytes]) => {
   const files = new DataTransfer();

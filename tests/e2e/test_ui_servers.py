@@ -1,4 +1,6 @@
-"""Test the screen Servers in a real browser: signing in to servers and out of them, with hostile names."""
+"""Test the screen Servers in a real browser: signing in to servers and out of them, with hostile
+names.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,7 +76,9 @@ def test_a_person_signs_in_to_servers_and_out(
         expect(home).to_contain_text(SCRIPT)  # the name of the user
         expect(home).to_contain_text("refreshed automatically")
         expect(page.get_by_role("region", name="gh · work")).to_contain_text("not signed in")
-        answer = shop.rest.send("POST", "/api/run", {"command": "ot.account('gh', 'home').whoami()"}).json()
+        answer = shop.rest.send(
+            "POST", "/api/run", {"command": "ot.account('gh', 'home').whoami()"}
+        ).json()
         assert answer["blocks"] == ["ada"]
         hostile = page.get_by_role("region", name=ESCAPED)
         hostile.get_by_role("button", name="Sign in to").click()
@@ -89,12 +93,18 @@ def test_a_person_signs_in_to_servers_and_out(
         expect(home).to_contain_text("not signed in")
         expect(home.get_by_role("button", name="Sign in to gh · home")).to_be_focused()
         assert server.counts["revoke"] == 1
-        visit.requests[:] = [each for each in visit.requests if not each.startswith(f"{server.issuer}/authorize?")]
+        visit.requests[:] = [
+            each for each in visit.requests if not each.startswith(f"{server.issuer}/authorize?")
+        ]
 
 
-def test_the_screen_is_accessible_and_fits(browser: Browser, shop: ServedApp, tmp_path: Path) -> None:
+def test_the_screen_is_accessible_and_fits(
+    browser: Browser, shop: ServedApp, tmp_path: Path
+) -> None:
     url = f"http://127.0.0.1:{shop.rest.port}"
-    with open_page(browser, url, screenshot_directory(tmp_path), place="servers", bypass_csp=True) as visit:
+    with open_page(
+        browser, url, screenshot_directory(tmp_path), place="servers", bypass_csp=True
+    ) as visit:
         open_servers(visit, shop)
         assert find_violations(visit.page) == []
         visit.page.emulate_media(color_scheme="dark")
@@ -102,5 +112,8 @@ def test_the_screen_is_accessible_and_fits(browser: Browser, shop: ServedApp, tm
         visit.shoot("servers-dark")
         visit.page.set_viewport_size(NARROW)
         visit.shoot("servers-narrow")
-        wide = "Math.max(document.documentElement.scrollWidth, document.querySelector('ot-servers').scrollWidth)"
+        wide = (
+            "Math.max(document.documentElement.scrollWidth,"
+            " document.querySelector('ot-servers').scrollWidth)"
+        )
         assert visit.page.evaluate(wide) <= NARROW["width"]

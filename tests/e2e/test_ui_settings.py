@@ -1,4 +1,6 @@
-"""Test the screens Servers and Agents in a real browser, as people use them: alone, and two at a time."""
+"""Test the screens Servers and Agents in a real browser, as people use them: alone, and two at a
+time.
+"""
 
 import json
 import shutil
@@ -12,7 +14,15 @@ from tests.proxy_support import HOSTILE
 from tests.rest_support import http_draft, new_id, serve_app
 from tests.settings_support import EditedHome, serve_home
 from tests.support import run_cli
-from tests.ui_support import NARROW, REVERSED, SCRIPT, Visit, find_violations, open_page, screenshot_directory
+from tests.ui_support import (
+    NARROW,
+    REVERSED,
+    SCRIPT,
+    Visit,
+    find_violations,
+    open_page,
+    screenshot_directory,
+)
 
 from onetool.settings.editing.edit_history import EditHistory, new_entry
 from onetool.util import atomic
@@ -70,7 +80,9 @@ def test_a_person_adds_a_server_by_its_command(visit: Visit, home: EditedHome) -
     card.get_by_text("Tools and output").click()
     expect(card).to_contain_text("tools_of_mine.echo")
     visit.shoot("servers-details")
-    answer = home.rest.send("POST", "/api/run", {"command": "tools_of_mine.echo(text='hello')"}).json()
+    answer = home.rest.send(
+        "POST", "/api/run", {"command": "tools_of_mine.echo(text='hello')"}
+    ).json()
     assert answer["blocks"] == ["hello"]
     assert "${API_TOKEN}" in home.text
     card.get_by_role("switch", name="Enable tools_of_mine").click()
@@ -87,16 +99,22 @@ def test_a_person_adds_a_server_by_its_command(visit: Visit, home: EditedHome) -
     expect(card).to_contain_text("disabled")
 
 
-def test_a_person_pastes_the_configuration_of_an_assistant(visit: Visit, home: EditedHome, tmp_path: Path) -> None:
+def test_a_person_pastes_the_configuration_of_an_assistant(
+    visit: Visit, home: EditedHome, tmp_path: Path
+) -> None:
     with serve_app(tmp_path / "other") as other:
         url = f"http://127.0.0.1:{other.rest.port}/mcp"
         page = visit.go("servers")
         page.get_by_role("button", name="Add server").click()
         page.get_by_role("tab", name="Paste configuration").click()
-        page.get_by_role("textbox", name="Configuration").fill('{"mcpServers": {"far away": {"url": ')
+        page.get_by_role("textbox", name="Configuration").fill(
+            '{"mcpServers": {"far away": {"url": '
+        )
         page.get_by_role("button", name="Review").click()
         expect(page.get_by_role("alert").filter(has_text="the pasted text")).to_be_visible()
-        page.get_by_role("textbox", name="Configuration").fill(json.dumps({"mcpServers": {"far away": {"url": url}}}))
+        page.get_by_role("textbox", name="Configuration").fill(
+            json.dumps({"mcpServers": {"far away": {"url": url}}})
+        )
         page.get_by_role("button", name="Review").click()
         expect(page.locator("dialog.review")).to_contain_text("renamed to far_away")
         save(page)
@@ -123,7 +141,9 @@ def test_a_person_reads_and_accepts_a_changed_tool(visit: Visit, home: EditedHom
     accept = changes.get_by_role("button", name="Accept the changed tools of moody")
     accept.click()
     (home.home / "changed").unlink()
-    home.send("POST", "/api/servers/moody/stop")  # the next start lists other tools than the page shows
+    home.send(
+        "POST", "/api/servers/moody/stop"
+    )  # the next start lists other tools than the page shows
     page.get_by_role("dialog").get_by_role("button", name="Accept changes").click()
     expect(page.get_by_role("status")).to_contain_text("nothing was accepted")
     expect(changes).to_have_count(0)
@@ -157,9 +177,13 @@ def test_a_person_edits_a_server_and_its_secret(visit: Visit, home: EditedHome) 
     dialog.get_by_role("button", name="Add").press("Enter")
     dialog.get_by_role("textbox", name="Name").fill("MOOD")
     dialog.get_by_role("textbox", name="Value").fill("${secret:MOOD_TOKEN}")
-    answer = home.send("PATCH", "/api/servers/moody", {"settings": {"idle_timeout": 60}})  # another person
+    answer = home.send(
+        "PATCH", "/api/servers/moody", {"settings": {"idle_timeout": 60}}
+    )  # another person
     assert answer.status_code == 200, answer.text
-    expect(dialog.locator(".banner")).to_contain_text("token owner changed moody while you were editing it.")
+    expect(dialog.locator(".banner")).to_contain_text(
+        "token owner changed moody while you were editing it."
+    )
     expect(dialog.get_by_label("Seconds without a call")).to_have_value("60")
     visit.shoot("servers-edit")
     dialog.get_by_role("button", name="Review").press("Enter")
@@ -169,7 +193,10 @@ def test_a_person_edits_a_server_and_its_secret(visit: Visit, home: EditedHome) 
     expect(page.get_by_role("button", name="Edit moody")).to_be_focused()
     values = home.get("/api/servers/moody")["entry"]["values"]
     assert (values["timeout"], values["idle_timeout"], values.get("pin")) == (45, 60, None)
-    assert (values["tools"], values["env"]) == ({"exclude": ["delete_*", "wipe"]}, {"MOOD": "${secret:MOOD_TOKEN}"})
+    assert (values["tools"], values["env"]) == (
+        {"exclude": ["delete_*", "wipe"]},
+        {"MOOD": "${secret:MOOD_TOKEN}"},
+    )
     expect(row).to_contain_text("used by server moody")
     visit.shoot("servers-secrets")
     row.get_by_role("button", name="Remove the secret MOOD_TOKEN").click()
@@ -183,13 +210,17 @@ def test_a_person_edits_a_server_and_its_secret(visit: Visit, home: EditedHome) 
     expect(row).to_have_count(0)
 
 
-def test_a_notice_names_the_person_when_the_history_is_written(visit: Visit, home: EditedHome) -> None:
+def test_a_notice_names_the_person_when_the_history_is_written(
+    visit: Visit, home: EditedHome
+) -> None:
     page = visit.go("servers")
     page.get_by_role("button", name="Edit moody").press("Enter")
     banner = page.get_by_role("dialog", name="Settings of moody").locator(".banner")
     expect(page.get_by_label("Seconds without a call")).to_be_visible()
     before = home.text
-    atomic.write(home.home / ".onetool" / "onetool.yaml", before.replace("pin: strict", "pin: warn"))
+    atomic.write(
+        home.home / ".onetool" / "onetool.yaml", before.replace("pin: strict", "pin: warn")
+    )
     expect(banner).to_contain_text('pin":"warn')
     history = EditHistory(home.onetool.directories.user)
     history.add(new_entry("servers.edit", ["moody"], actor="grace", transport="cli"))
@@ -201,7 +232,10 @@ def test_a_secret_names_everything_that_uses_it(visit: Visit, home: EditedHome) 
     directory = home.home / ".onetool"
     pack = directory / "tools" / "letters" / "letters_tools.py"
     pack.parent.mkdir(parents=True)
-    pack.write_text('"""Letters."""\nsecrets = ["SHARED_KEY"]\n\n\ndef send() -> None:\n    """Send."""\n', "utf-8")
+    pack.write_text(
+        '"""Letters."""\nsecrets = ["SHARED_KEY"]\n\n\ndef send() -> None:\n    """Send."""\n',
+        "utf-8",
+    )
     bundle = f"/tools/bundles/{new_id()}"
     tool = http_draft("https://example.com/now", headers={"X-Key": "${secret:SHARED_KEY}"})
     for path, body in [
@@ -211,12 +245,22 @@ def test_a_secret_names_everything_that_uses_it(visit: Visit, home: EditedHome) 
     ]:
         assert home.send("PUT", path, body).is_success
     before = home.text
-    more = "llm: {model: small, base_url: 'https://llm.example.com', api_key: '${secret:SHARED_KEY}'}\n"
+    more = (
+        "llm: {model: small, base_url: 'https://llm.example.com', api_key:"
+        " '${secret:SHARED_KEY}'}\n"
+    )
     more += "tools: {mail: {secrets: [SHARED_KEY]}}\n"
-    atomic.write(directory / "onetool.yaml", before + more)  # the server watches it and must not see half a file
-    assert home.send("PUT", "/api/secrets/SHARED_KEY", {"value": "hush-4712"}).status_code == 200  # reads the files
+    atomic.write(
+        directory / "onetool.yaml", before + more
+    )  # the server watches it and must not see half a file
+    assert (
+        home.send("PUT", "/api/secrets/SHARED_KEY", {"value": "hush-4712"}).status_code == 200
+    )  # reads the files
     row = (
-        visit.go("servers").get_by_role("region", name="Secrets").get_by_role("listitem").filter(has_text="SHARED_KEY")
+        visit.go("servers")
+        .get_by_role("region", name="Secrets")
+        .get_by_role("listitem")
+        .filter(has_text="SHARED_KEY")
     )
     used = "used by bundle rain, pack letters, pack mail, setting llm.api_key"
     expect(row.first).to_contain_text(used)
@@ -228,13 +272,18 @@ def test_a_secret_names_everything_that_uses_it(visit: Visit, home: EditedHome) 
     expect(visit.page.locator("dialog.review")).to_contain_text("SHARED_KEY")
     save(visit.page)
     expect(use.get_by_role("button", name="Allow:")).to_be_visible()
-    assert f"SHARED_KEY  {directory / 'secrets.yaml'}\n  {used}\n" in run_cli(home.home, "secret", "list").stdout
+    assert (
+        f"SHARED_KEY  {directory / 'secrets.yaml'}\n  {used}\n"
+        in run_cli(home.home, "secret", "list").stdout
+    )
     atomic.write(directory / "onetool.yaml", before)
     shutil.rmtree(pack.parent)
     assert home.send("DELETE", "/api/secrets/SHARED_KEY").status_code == 200
 
 
-def test_the_focus_survives_answers_that_overtake_each_other(visit: Visit, home: EditedHome) -> None:
+def test_the_focus_survives_answers_that_overtake_each_other(
+    visit: Visit, home: EditedHome
+) -> None:
     page = visit.go("servers")
     card = page.get_by_role("article", name="moody")
     held: list[Route] = []
@@ -251,11 +300,19 @@ def test_the_focus_survives_answers_that_overtake_each_other(visit: Visit, home:
     with page.expect_response("**/api/servers/moody/start"):
         page.route("**/api/servers", hold)
         page.keyboard.press("Enter")
-    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": {"calls": 5}}}).status_code == 200
+    assert (
+        home.send(
+            "PATCH", "/api/agents/reviewer", {"settings": {"budgets": {"calls": 5}}}
+        ).status_code
+        == 200
+    )
     expect(card.get_by_role("button", name="Stop moody")).to_be_focused()
     page.keyboard.press("Enter")
     expect(card.get_by_role("button", name="Start moody")).to_be_focused()
-    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": None}}).status_code == 200
+    assert (
+        home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": None}}).status_code
+        == 200
+    )
 
 
 def test_a_live_update_keeps_what_a_person_is_doing(visit: Visit, home: EditedHome) -> None:
@@ -264,17 +321,27 @@ def test_a_live_update_keeps_what_a_person_is_doing(visit: Visit, home: EditedHo
     card.get_by_text("Tools and output").click()
     card.get_by_role("button", name="Remove moody").press("Enter")
     expect(page.locator("dialog.review")).to_be_visible()
-    assert home.send("PATCH", "/api/servers/moody", {"settings": {"enabled": False}}).status_code == 200
+    assert (
+        home.send("PATCH", "/api/servers/moody", {"settings": {"enabled": False}}).status_code
+        == 200
+    )
     expect(card).to_contain_text("disabled")
     page.keyboard.press("Escape")
     expect(card.get_by_role("button", name="Remove moody")).to_be_focused()
     expect(card.get_by_text("Output (stderr)")).to_be_visible()
-    assert home.send("PATCH", "/api/servers/moody", {"settings": {"enabled": None}}).status_code == 200
+    assert (
+        home.send("PATCH", "/api/servers/moody", {"settings": {"enabled": None}}).status_code == 200
+    )
     visit.go("agents/reviewer")
     clients = page.get_by_label("Clients")
     clients.fill("desk\n ")
     clients.evaluate("area => area.setSelectionRange(1, 3)")
-    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": {"tokens": 9}}}).status_code == 200
+    assert (
+        home.send(
+            "PATCH", "/api/agents/reviewer", {"settings": {"budgets": {"tokens": 9}}}
+        ).status_code
+        == 200
+    )
     expect(page.get_by_label("Tokens of results")).to_have_value("9")
     expect(clients).to_be_focused()
     expect(clients).to_have_value("desk\n ")
@@ -282,7 +349,10 @@ def test_a_live_update_keeps_what_a_person_is_doing(visit: Visit, home: EditedHo
     visit.go("agents/default")
     expect(page.get_by_role("form", name="Settings of default")).to_be_visible()
     expect(clients).not_to_have_value("desk\n ")  # which belongs to the other agent
-    assert home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": None}}).status_code == 200
+    assert (
+        home.send("PATCH", "/api/agents/reviewer", {"settings": {"budgets": None}}).status_code
+        == 200
+    )
 
 
 def test_content_that_is_replaced_keeps_its_state(visit: Visit) -> None:
@@ -342,7 +412,9 @@ REPLACE = """async () => {
 }"""
 
 
-def test_a_person_changes_an_agent_and_sees_what_it_may_call(visit: Visit, home: EditedHome) -> None:
+def test_a_person_changes_an_agent_and_sees_what_it_may_call(
+    visit: Visit, home: EditedHome
+) -> None:
     page = visit.go("agents/reviewer")
     form, view = page.get_by_role("form", name="Settings of reviewer"), page.locator("ot-call-view")
     expect(view.get_by_role("button", name="deny")).to_be_visible()
@@ -398,7 +470,9 @@ def test_two_people_who_edit_at_once_lose_nothing(
         two.get_by_label("Calls").fill("7")
         two.get_by_role("button", name="Review and save").click()
         save(two)
-        one.locator("dialog.review").get_by_role("button", name="Save").click()  # the other person was faster
+        one.locator("dialog.review").get_by_role(
+            "button", name="Save"
+        ).click()  # the other person was faster
         banner = one.locator(".banner")
         expect(banner).to_contain_text("Your input is kept, and so is the other change.")
         expect(one.get_by_label("Calls")).to_have_value("7")
@@ -407,10 +481,16 @@ def test_two_people_who_edit_at_once_lose_nothing(
         one.get_by_role("button", name="Review and save").click()
         save(one)
         two.get_by_label("Tokens of results").fill("100")
-        expect(two.get_by_label("Clients")).to_have_value("desk")  # the change of the other person arrives
+        expect(two.get_by_label("Clients")).to_have_value(
+            "desk"
+        )  # the change of the other person arrives
         two.get_by_role("button", name="Discard input").click()
     values = home.get("/api/agents/default")["entry"]["values"]
-    assert values == {"permissions": ["read", "network"], "clients": ["desk"], "budgets": {"calls": 7}}
+    assert values == {
+        "permissions": ["read", "network"],
+        "clients": ["desk"],
+        "budgets": {"calls": 7},
+    }
 
 
 def test_a_preset_makes_an_agent_read_only(visit: Visit, home: EditedHome) -> None:
@@ -462,12 +542,16 @@ def test_an_admin_cannot_add_a_program(browser: Browser, home: EditedHome, tmp_p
         page.get_by_role("textbox", name="Name", exact=True).fill("shell")
         page.get_by_role("textbox", name="Command").fill("sh")
         page.get_by_role("button", name="Review").click()
-        expect(page.get_by_role("alert").filter(has_text="needs a token of scope 'owner'")).to_be_visible()
+        expect(
+            page.get_by_role("alert").filter(has_text="needs a token of scope 'owner'")
+        ).to_be_visible()
     assert home.text == before
 
 
 @pytest.mark.parametrize("screen", ["servers", "agents"])
-def test_the_screens_are_accessible_and_fit(browser: Browser, home: EditedHome, tmp_path: Path, screen: str) -> None:
+def test_the_screens_are_accessible_and_fit(
+    browser: Browser, home: EditedHome, tmp_path: Path, screen: str
+) -> None:
     with open_page(browser, home.url, screenshot_directory(tmp_path), bypass_csp=True) as visit:
         sign_in(visit, home)
         page = visit.go(screen)
@@ -480,10 +564,16 @@ def test_the_screens_are_accessible_and_fit(browser: Browser, home: EditedHome, 
         visit.shoot(f"{screen}-dark")
         page.set_viewport_size(NARROW)
         visit.shoot(f"{screen}-narrow")
-        wide = f"Math.max(document.documentElement.scrollWidth, document.querySelector('ot-{screen}').scrollWidth)"
+        wide = (
+            "Math.max(document.documentElement.scrollWidth,"
+            f" document.querySelector('ot-{screen}').scrollWidth)"
+        )
         assert page.evaluate(wide) <= NARROW["width"]
         if screen == "servers":
             page.get_by_role("button", name="Edit moody").click()
             visit.shoot("servers-edit-narrow")
             assert find_violations(page) == []
-            assert page.locator("dialog").evaluate("dialog => dialog.scrollWidth - dialog.clientWidth") <= 0
+            assert (
+                page.locator("dialog").evaluate("dialog => dialog.scrollWidth - dialog.clientWidth")
+                <= 0
+            )

@@ -62,17 +62,24 @@ def field(page: Page, label: str) -> Any:
     return page.locator("ot-form").get_by_label(label, exact=True).first
 
 
-# --- the list --------------------------------------------------------------------------------------------------------
+# --- the list -------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.screen.admin")
 def test_every_kind_of_tool_is_listed_and_can_be_filtered(visit: Visit) -> None:
     page = visit.page
-    names = {"built-in": "shop.find", "extension": "greetings.hello", "proxy": "modern.grow", "bundle": "weather.now"}
+    names = {
+        "built-in": "shop.find",
+        "extension": "greetings.hello",
+        "proxy": "modern.grow",
+        "bundle": "weather.now",
+    }
     for kind, name in names.items():
         page.get_by_label("All kinds").select_option(kind)
         page.get_by_label("Search tools").fill(name)
-        expect(page.locator(".tool-row", has_text=name)).to_be_visible(timeout=TIMEOUT_SECONDS * 1000)
+        expect(page.locator(".tool-row", has_text=name)).to_be_visible(
+            timeout=TIMEOUT_SECONDS * 1000
+        )
         expect(page.locator(f".tool-row .badge:not([data-kind='{kind}'])")).to_have_count(0)
     page.get_by_label("All kinds").select_option("")
     page.get_by_label("Search tools").fill("")
@@ -95,7 +102,9 @@ def test_the_list_is_filtered_while_typing(visit: Visit) -> None:
 
 
 @pytest.mark.spec("bundles.screen.admin")
-def test_tools_and_packs_are_disabled_and_enabled_for_all_clients(visit: Visit, shop: ServedApp) -> None:
+def test_tools_and_packs_are_disabled_and_enabled_for_all_clients(
+    visit: Visit, shop: ServedApp
+) -> None:
     page = visit.page
     visit.tool("shop.tree")
     page.get_by_label("Search tools").fill("shop.tree")
@@ -139,9 +148,13 @@ def test_changes_of_others_appear_without_a_reload(visit: Visit, shop: ServedApp
     shop.rest.send("PATCH", "/api/tools/shop.tree", {"isEnabled": False})  # another browser
     expect(tree).not_to_be_checked()
     expect(page.locator("ot-tool .reason")).to_contain_text("Disabled")
-    DisabledTools(DocumentFile(shop.onetool.directories.data)).set("shop.find", on=False)  # another process
+    DisabledTools(DocumentFile(shop.onetool.directories.data)).set(
+        "shop.find", on=False
+    )  # another process
     expect(find).not_to_be_checked()
-    [bundle] = [one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather"]
+    [bundle] = [
+        one for one in shop.rest.get("/tools/bundles")["bundles"] if one["slug"] == "weather"
+    ]
     shop.rest.send("PATCH", f"/tools/bundles/{bundle['id']}", {"isEnabled": False})
     expect(weather).not_to_be_checked()
     page.get_by_label("All states").select_option("false")
@@ -172,7 +185,9 @@ def test_a_hidden_tab_is_not_connected_and_catches_up(visit: Visit, shop: Served
 
 
 def test_the_details_of_a_tool_are_shown(visit: Visit, shop: ServedApp) -> None:
-    assert shop.rest.send("POST", "/api/tools/shop.find/call", {"args": {"words": "plum"}}).json()["ok"]
+    assert shop.rest.send("POST", "/api/tools/shop.find/call", {"args": {"words": "plum"}}).json()[
+        "ok"
+    ]
     assert not shop.rest.send("POST", "/api/tools/shop.fail/call", {"args": {}}).json()["ok"]
     page = visit.tool("shop.find")
     page.get_by_role("tab", name="About").click()
@@ -189,7 +204,7 @@ def test_the_details_of_a_tool_are_shown(visit: Visit, shop: ServedApp) -> None:
     expect(page.locator(".about .facts")).to_contain_text("network")
 
 
-# --- the tester ------------------------------------------------------------------------------------------------------
+# --- the tester -----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.screen.live-tester")
@@ -279,7 +294,13 @@ def test_problems_are_shown_beside_their_fields(visit: Visit) -> None:
 def test_problems_found_by_the_server_are_shown_beside_their_fields(visit: Visit) -> None:
     page = visit.tool("shop.everything")
     page.locator("details.raw summary").click()
-    given = {"title": "A chair", "kind": "small", "maybe": "x", "place": {"city": "Bern"}, "code": "abc"}
+    given = {
+        "title": "A chair",
+        "kind": "small",
+        "maybe": "x",
+        "place": {"city": "Bern"},
+        "code": "abc",
+    }
     page.locator("details.raw textarea").fill(json.dumps(given))
     run(page)
     expect(page.locator(".outcome")).to_contain_text("invalid")
@@ -337,7 +358,9 @@ def test_a_call_shows_its_progress_and_can_be_cancelled(visit: Visit, shop: Serv
     expect(page.locator("ot-tester .progress")).to_contain_text("step")
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".outcome")).to_contain_text("Cancelled after")
-    assert eventually(lambda: _last_run(shop) == ("shop.wait", "failed", "cancelled")), _last_run(shop)
+    assert eventually(lambda: _last_run(shop) == ("shop.wait", "failed", "cancelled")), _last_run(
+        shop
+    )
 
 
 def _last_run(shop: ServedApp) -> tuple[str, str, str | None]:
@@ -345,25 +368,36 @@ def _last_run(shop: ServedApp) -> tuple[str, str, str | None]:
     return last["name"], last["state"], last["error"]
 
 
-def test_the_call_is_shown_as_three_snippets_that_work(visit: Visit, shop: ServedApp, tmp_path: Path) -> None:
+def test_the_call_is_shown_as_three_snippets_that_work(
+    visit: Visit, shop: ServedApp, tmp_path: Path
+) -> None:
     page = visit.tool("shop.find")
     field(page, "words *").fill('it\'s "quoted" \\ and ünïcode \u202e')
     field(page, "limit").fill("1")
     wanted = [{"name": 'it\'s "quoted" \\ and ünïcode \u202e 1', "price": 1.5, "inStock": False}]
     code = _snippet(page, "Python for run")
-    assert json.loads(shop.rest.send("POST", "/api/run", {"command": code}).json()["blocks"][-1]) == wanted
+    assert (
+        json.loads(shop.rest.send("POST", "/api/run", {"command": code}).json()["blocks"][-1])
+        == wanted
+    )
     find_program("curl")
     shell = subprocess.run(["sh", "-c", _snippet(page, "curl")], check=True, **CAPTURED)
     assert json.loads(shell.stdout)["value"] == wanted
     program = _snippet(visit.tool("machine.now"), "ToolBus")
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment(tmp_path), check=True, **CAPTURED
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        check=True,
+        **CAPTURED,
     )
     assert done.stdout.startswith(b"20"), done
 
 
 def _snippet(page: Page, name: str) -> str:
-    """Return the snippet that the copy button copies; the UI shows it with invisible characters escaped."""
+    """Return the snippet that the copy button copies; the UI shows it with invisible characters
+    escaped.
+    """
     page.get_by_role("tab", name=name).click()
     code: str = page.locator(".snippet:visible code").evaluate("code => code.textContent")
     return code.replace("\\u{202e}", "\u202e")
@@ -383,7 +417,7 @@ def test_earlier_calls_can_be_reused(visit: Visit) -> None:
     expect(page.locator("ot-history li")).to_have_count(1)
 
 
-# --- the palette -----------------------------------------------------------------------------------------------------
+# --- the palette ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.screen.palette")

@@ -1,4 +1,6 @@
-"""Test a home on a full or read-only disk: reading works, deleting frees space, and errors name the disk."""
+"""Test a home on a full or read-only disk: reading works, deleting frees space, and errors name the
+disk.
+"""
 
 import json
 import subprocess
@@ -7,9 +9,25 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.bundles_support import bundle_body, expect_error, list_slugs, new_bundle, open_store, search_slugs, tool_body
+from tests.bundles_support import (
+    bundle_body,
+    expect_error,
+    list_slugs,
+    new_bundle,
+    open_store,
+    search_slugs,
+    tool_body,
+)
 from tests.disk_support import Disk, mount_disk
-from tests.rest_support import Rest, draft, get_error_code, make_client, new_id, serve_app, serve_process
+from tests.rest_support import (
+    Rest,
+    draft,
+    get_error_code,
+    make_client,
+    new_id,
+    serve_app,
+    serve_process,
+)
 from tests.support import eventually, run_cli
 
 from onetool.state.documents import DocumentFile
@@ -39,22 +57,29 @@ def check_storage_error(answer: httpx2.Response, disk: Disk, why: str) -> None:
 
 
 def check_reading(rest: Rest, bundle: str) -> None:
-    assert {"kept.one", "kept.two"} <= {tool["name"] for tool in rest.get("/api/tools", pageSize=256)["tools"]}
+    assert {"kept.one", "kept.two"} <= {
+        tool["name"] for tool in rest.get("/api/tools", pageSize=256)["tools"]
+    }
     assert "nextPageToken" in rest.get("/api/tools", pageSize=1)
     assert "kept" in {pack["name"] for pack in rest.get("/api/packs")["packs"]}
     assert rest.get("/api/health")["registry"]["status"] == "ok"
-    assert [tool["slug"] for tool in rest.get("/tools", pageSize=5, bundleIDs=bundle)["tools"]] == ["one", "two"]
+    assert [tool["slug"] for tool in rest.get("/tools", pageSize=5, bundleIDs=bundle)["tools"]] == [
+        "one",
+        "two",
+    ]
     first = rest.get("/tools", pageSize=1, bundleIDs=bundle)
     rest.get("/tools", pageSize=1, bundleIDs=bundle, pageToken=first["nextPageToken"])
     assert rest.get(f"/tools/bundles/{bundle}/tools/one/version/1")["slug"] == "one"
     assert rest.get("/tools/search", q="one")["tools"][0]["slug"] == "one"
 
 
-# --- read-only -----------------------------------------------------------------------------------------------------
+# --- read-only ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("has_index", [True, False], ids=["index", "no-index"])
-def test_a_read_only_home_is_readable_over_rest_and_rejects_writes(disk: Disk, has_index: bool) -> None:
+def test_a_read_only_home_is_readable_over_rest_and_rejects_writes(
+    disk: Disk, has_index: bool
+) -> None:
     bundle = create_bundle(disk)
     if not has_index:
         subprocess.run(["rm", "-r", disk.bundles / ".index"], check=True)
@@ -106,7 +131,7 @@ def test_an_external_edit_is_seen_on_a_read_only_disk(disk: Disk) -> None:
         assert store.get_tool(bundle, "one", "1").display_name == "Another"
 
 
-# --- full ----------------------------------------------------------------------------------------------------------
+# --- full -----------------------------------------------------------------------------------------
 
 
 def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
@@ -115,19 +140,31 @@ def test_space_can_be_freed_over_rest_on_a_full_disk(disk: Disk) -> None:
         rest = Rest(client)
         disk.fill()
         check_reading(rest, bundle)
-        check_storage_error(rest.send("PATCH", f"/tools/bundles/{bundle}", {"isEnabled": False}), disk, "full")
-        check_storage_error(rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False}), disk, "full")
-        check_storage_error(rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("new")), disk, "full")
+        check_storage_error(
+            rest.send("PATCH", f"/tools/bundles/{bundle}", {"isEnabled": False}), disk, "full"
+        )
+        check_storage_error(
+            rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False}), disk, "full"
+        )
+        check_storage_error(
+            rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("new")), disk, "full"
+        )
         disk.fill()  # a failed attempt may have freed space
-        assert rest.send("DELETE", f"/tools/bundles/{bundle}/tools/one/version/1").status_code == 204
+        assert (
+            rest.send("DELETE", f"/tools/bundles/{bundle}/tools/one/version/1").status_code == 204
+        )
         disk.fill()
         assert [tool["slug"] for tool in rest.get("/tools", bundleIDs=bundle)["tools"]] == ["two"]
-        assert rest.send("DELETE", f"/tools/bundles/{bundle}/tools/two/version/1").status_code == 204
+        assert (
+            rest.send("DELETE", f"/tools/bundles/{bundle}/tools/two/version/1").status_code == 204
+        )
         disk.fill()
         assert rest.send("DELETE", f"/tools/bundles/{bundle}").status_code == 204
         assert client.get(f"/tools/bundles/{bundle}").status_code == 404
         disk.free()
-        assert rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("kept")).status_code == 201
+        assert (
+            rest.send("PUT", f"/tools/bundles/{new_id()}", bundle_body("kept")).status_code == 201
+        )
 
 
 def list_tokens(client: httpx2.Client) -> list[str]:
@@ -173,7 +210,9 @@ def test_deletions_on_a_full_disk_are_permanent_for_every_process(disk: Disk) ->
         disk.fill()
         one.delete_tool(bundle, "one", "1")
         assert list_slugs(one) == list_slugs(other) == ["two"]
-        assert expect_error("storage_unavailable", new_bundle, one, "new").details["reason"] == "full"
+        assert (
+            expect_error("storage_unavailable", new_bundle, one, "new").details["reason"] == "full"
+        )
         disk.free()
         with open_store(disk.bundles) as third:
             assert list_slugs(third) == ["two"]
@@ -192,11 +231,18 @@ def test_a_failed_write_leaves_no_files_on_a_full_disk(disk: Disk) -> None:
         disk.fill()
         before = sorted(disk.bundles.rglob("*"))
         for _ in range(3):
-            expect_error("storage_unavailable", store.put_tool, bundle, "three", "1", tool_body(description="x" * 5000))
+            expect_error(
+                "storage_unavailable",
+                store.put_tool,
+                bundle,
+                "three",
+                "1",
+                tool_body(description="x" * 5000),
+            )
         assert {path.suffix for path in {*disk.bundles.rglob("*")} - {*before}} <= {""}
 
 
-# --- switches ------------------------------------------------------------------------------------------------------
+# --- switches -------------------------------------------------------------------------------------
 
 
 @pytest.mark.sampled(3)
@@ -230,7 +276,9 @@ def test_damaged_switches_disable_every_tool_over_rest_and_reject_changes(tmp_pa
             assert "documents.db" in answer.text, answer.text
             assert answer.status_code == 409 or not answer.json()["ok"]
         assert not any(
-            pack["isEnabled"] for pack in rest.get("/api/packs")["packs"] if pack["name"] in {"machine", "stored"}
+            pack["isEnabled"]
+            for pack in rest.get("/api/packs")["packs"]
+            if pack["name"] in {"machine", "stored"}
         )
         answer = rest.send("PATCH", "/api/tools/machine.now", {"isEnabled": False})
         assert get_error_code(answer) == (507, "storage_unavailable")

@@ -1,4 +1,5 @@
-"""Test versions of stored files: files of a newer version are rejected, and those of an unknown one are damaged.
+"""Test versions of stored files: files of a newer version are rejected, and those of an unknown one
+are damaged.
 
 A rejected file is not changed, and everything else works without it. Caches are rebuilt.
 """
@@ -25,7 +26,9 @@ from onetool.state.disabled_tools import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
 
 pytestmark = pytest.mark.slow
-NEWER = re.compile(r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports 1\)")
+NEWER = re.compile(
+    r"was written by a newer OneTool \((?:version|schemaVersion) \d+; this one supports 1\)"
+)
 UNKNOWN = re.compile(r"(?:expected version 1, not (?:0|None)|is damaged|Result not found).*")
 Change = Callable[[Path], object]
 
@@ -57,7 +60,9 @@ def make_command(*arguments: str) -> Callable[[Path], str]:
 
 
 def rewrite(file: Path, change: Callable[[Any], Any]) -> None:
-    file.write_text(json.dumps(change(json.loads(file.read_text(encoding="utf-8")))), encoding="utf-8")
+    file.write_text(
+        json.dumps(change(json.loads(file.read_text(encoding="utf-8")))), encoding="utf-8"
+    )
 
 
 def set_version(number: int, key: str = "version") -> Change:
@@ -85,7 +90,7 @@ def replace_line(old: str, new: str) -> Change:
     return change
 
 
-# --- the files -------------------------------------------------------------------------------------------------------
+# --- the files ------------------------------------------------------------------------------------
 
 
 def write_settings(home: Path) -> Path:
@@ -159,7 +164,9 @@ def write_pins(home: Path) -> Path:
     """Create pins of a server whose tools have changed since."""
     notes = home / "notes"
     notes.mkdir()
-    configure(home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}}))
+    configure(
+        home, yaml.safe_dump({"servers": {"odd": hostile_server("changes", notes, pin="strict")}})
+    )
     assert run_cli(home, "servers", "accept", "odd").returncode == 0
     (notes / "changed").touch()
     return home / ".onetool" / "state" / "documents.db"
@@ -227,7 +234,9 @@ TABLE = [
         "machine.now",
         make_command("stats"),
     ),
-    StoredFile("results", store_result, set_version(2), remove_version, read_result, "needle", read_result),
+    StoredFile(
+        "results", store_result, set_version(2), remove_version, read_result, "needle", read_result
+    ),
     StoredFile(
         "disabled tools",
         write_switches,
@@ -263,7 +272,9 @@ def test_settings_without_a_version_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
-def test_a_file_of_a_newer_version_is_rejected_and_not_changed(tmp_path: Path, stored_file: StoredFile) -> None:
+def test_a_file_of_a_newer_version_is_rejected_and_not_changed(
+    tmp_path: Path, stored_file: StoredFile
+) -> None:
     file = stored_file.make(tmp_path)
     stored_file.newer(file)
     before = file.read_bytes()
@@ -275,20 +286,26 @@ def test_a_file_of_a_newer_version_is_rejected_and_not_changed(tmp_path: Path, s
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("stored_file", TABLE, ids=lambda stored_file: stored_file.name)
-def test_a_file_of_an_unknown_version_is_rejected_and_kept(tmp_path: Path, stored_file: StoredFile) -> None:
+def test_a_file_of_an_unknown_version_is_rejected_and_kept(
+    tmp_path: Path, stored_file: StoredFile
+) -> None:
     file = stored_file.make(tmp_path)
     stored_file.unknown(file)
     before = file.read_bytes()
     output = stored_file.show(tmp_path)
     assert UNKNOWN.search(output), output
     run_cli(tmp_path, "run", "machine.now()")
-    assert before in [kept.read_bytes() for kept in file.parent.iterdir() if kept.is_file()]  # maybe renamed
+    assert before in [
+        kept.read_bytes() for kept in file.parent.iterdir() if kept.is_file()
+    ]  # maybe renamed
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("message", [NEWER, UNKNOWN], ids=["newer", "unknown"])
 @pytest.mark.parametrize(
-    "stored_file", [each for each in TABLE if each.name != "results"], ids=lambda stored_file: stored_file.name
+    "stored_file",
+    [each for each in TABLE if each.name != "results"],
+    ids=lambda stored_file: stored_file.name,
 )
 def test_the_doctor_reports_a_file_of_another_version(
     tmp_path: Path, stored_file: StoredFile, message: re.Pattern[str]
@@ -297,7 +314,11 @@ def test_the_doctor_reports_a_file_of_another_version(
     change = stored_file.newer if message is NEWER else stored_file.unknown
     change(file)
     before = file.read_bytes()
-    output = run_in_project(tmp_path, "doctor") if stored_file.name == "trust.json" else run_command(tmp_path, "doctor")
+    output = (
+        run_in_project(tmp_path, "doctor")
+        if stored_file.name == "trust.json"
+        else run_command(tmp_path, "doctor")
+    )
     assert len(message.findall(output)) == 1, output
     assert str(file) in output
     assert file.read_bytes() == before
@@ -310,7 +331,7 @@ def test_runs_work_despite_a_file_of_a_newer_version(tmp_path: Path, name: str) 
     assert run_cli(tmp_path, "run", "6 * 7").stdout == "42\n"
 
 
-# --- files that no command shows -----------------------------------------------------------------------------------
+# --- files that no command shows ------------------------------------------------------------------
 
 
 def test_media_without_a_version_are_rejected(tmp_path: Path) -> None:
@@ -321,7 +342,7 @@ def test_media_without_a_version_are_rejected(tmp_path: Path) -> None:
         media.get(handle, "default")
 
 
-# --- bundles ---------------------------------------------------------------------------------------------------------
+# --- bundles --------------------------------------------------------------------------------------
 
 
 def test_a_bundle_of_a_newer_version_is_reported_and_not_replaced(tmp_path: Path) -> None:
@@ -334,7 +355,9 @@ def test_a_bundle_of_a_newer_version_is_reported_and_not_replaced(tmp_path: Path
     assert "upgrade OneTool" in output
     assert "animals" not in run_command(tmp_path, "bundles")
     with open_store(tmp_path / ".onetool" / "bundles") as store:
-        expect_error("duplicate", store.put_bundle, json.loads(before)["id"], bundle_body("animals"))
+        expect_error(
+            "duplicate", store.put_bundle, json.loads(before)["id"], bundle_body("animals")
+        )
     assert file.read_bytes() == before
 
 
@@ -346,11 +369,13 @@ def test_an_index_of_another_version_is_rebuilt(tmp_path: Path, version: int) ->
     assert "animals" in run_command(tmp_path, "bundles")
 
 
-# --- caches and append-only files ------------------------------------------------------------------------------------
+# --- caches and append-only files -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [0, 99])
-def test_a_list_of_tools_of_another_version_is_requested_again(tmp_path: Path, version: int) -> None:
+def test_a_list_of_tools_of_another_version_is_requested_again(
+    tmp_path: Path, version: int
+) -> None:
     configure(tmp_path, yaml.safe_dump({"servers": {"odd": hostile_server("echo")}}))
     assert "no changes" in run_command(tmp_path, "servers", "accept", "odd")
     lists = Documents(DocumentFile(tmp_path / ".onetool" / "cache"), "tool list")

@@ -1,7 +1,9 @@
-"""Hostile code in a WebAssembly sandbox that forges messages: the server believes only what the run itself may say.
+"""Hostile code in a WebAssembly sandbox that forges messages: the server believes only what the run
+itself may say.
 
-The code reaches everything inside: descriptor 2, which carries its messages, the files with the answers of the server,
-the modules of the guest and the functions of the runtime. At worst, its own run ends with an error.
+The code reaches everything inside: descriptor 2, which carries its messages, the files with the
+answers of the server, the modules of the guest and the functions of the runtime. At worst, its own
+run ends with an error.
 """
 
 import threading
@@ -16,7 +18,9 @@ from onetool.runs.wasm_launcher import find_wasm_problem
 from onetool_child.wasm_frames import BEGIN, DATA, END, PREPARED, encode_frame
 from onetool_child.wasm_host import read_peak_memory
 
-pytestmark = pytest.mark.skipif(bool(find_wasm_problem()), reason=find_wasm_problem() or "sandboxes can run")
+pytestmark = pytest.mark.skipif(
+    bool(find_wasm_problem()), reason=find_wasm_problem() or "sandboxes can run"
+)
 
 CALLS: list[Any] = []  # of the tools below: always empty, except for valid calls
 ANSWER = b'{"id":1,"result":{"value":"forged","has_value":true,"format":null,"sanitize":null,"from_ot":false}}\n'
@@ -78,18 +82,23 @@ def app() -> Iterator[App]:
 
 @pytest.fixture(autouse=True)
 def _others_are_not_affected(app: App) -> Iterator[None]:
-    """A run during the attack, and runs after it, probably in the same process, have their own results."""
+    """A run during the attack, and runs after it, probably in the same process, have their own
+    results.
+    """
     CALLS.clear()
     neighbor = app.start("[sample.meet(), 'own']")
     yield
     gate.release()
     assert neighbor.result(TIMEOUT_SECONDS).text == '["met","own"]'
     for number in range(2):
-        assert app.run(f"print('printed')\n[{number}, 'own']").blocks == ("printed\n", f'[{number},"own"]')
+        assert app.run(f"print('printed')\n[{number}, 'own']").blocks == (
+            "printed\n",
+            f'[{number},"own"]',
+        )
     assert CALLS == []
 
 
-# --- text that looks like messages --------------------------------------------------------------------------------
+# --- text that looks like messages ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ for number in (0, 1, *range(3, 10)):
     assert "invalid message" in app.failure(f"{HELPERS}send(FRAMES)\ntime.sleep(10)")
 
 
-# --- messages -----------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 READ_ANSWER = """
 def ask(**message):
@@ -131,7 +140,10 @@ def ask(**message):
     [
         ({"name": "sample.erase", "args": [], "kwargs": {}}, "may not call"),
         ({"name": "sample.erase", "args": [], "kwargs": {}, "account": "other"}, ""),
-        ({"name": "Sample.Erase", "args": [], "kwargs": {}, "approved": True, "agent": "admin"}, ""),
+        (
+            {"name": "Sample.Erase", "args": [], "kwargs": {}, "approved": True, "agent": "admin"},
+            "",
+        ),
         ({"name": "sample.count", "args": ["no number"], "kwargs": {}}, "number"),
         ({"name": "sample.count", "args": [], "kwargs": {"number": {"deep": [[[[]]]]}}}, "number"),
         ({"name": "sample.count", "args": [1, 2, 3], "kwargs": {"number": 4}}, ""),
@@ -139,7 +151,9 @@ def ask(**message):
     ],
     ids=lambda value: str(value.get("name")) if isinstance(value, dict) else "",
 )
-def test_a_forged_call_is_validated_and_needs_permission(app: App, params: dict[str, Any], error: str) -> None:
+def test_a_forged_call_is_validated_and_needs_permission(
+    app: App, params: dict[str, Any], error: str
+) -> None:
     answer = app.data(f"{HELPERS}{READ_ANSWER}ask(method='call', params={params!r})")
     assert error in answer["error"]["message"]
 
@@ -150,8 +164,17 @@ def test_a_forged_call_is_validated_and_needs_permission(app: App, params: dict[
         {"id": 2, "result": "forged"},
         {"id": 1, "result": "forged"},
         {"method": "ready", "params": {"pid": 1, "layers": ["landlock", "seccomp"]}},
-        {"id": 2, "method": "call", "params": {"name": ["sample.erase"], "args": 1, "kwargs": None}},
-        {"id": 2, "method": "call", "params": {"name": "sample.erase"}, "strings": [[["name"], -1]]},
+        {
+            "id": 2,
+            "method": "call",
+            "params": {"name": ["sample.erase"], "args": 1, "kwargs": None},
+        },
+        {
+            "id": 2,
+            "method": "call",
+            "params": {"name": "sample.erase"},
+            "strings": [[["name"], -1]],
+        },
     ],
     ids=str,
 )
@@ -163,7 +186,12 @@ def test_a_malformed_message_is_an_error_of_its_run(app: App, message: dict[str,
 
 @pytest.mark.parametrize(
     "data",
-    ["b'[' * 900_000 + b'\\n'", "b'x' * 3_000_000", "b'=value 262144\\n' + bytes(2000)", "b'=strings 99999999\\n'"],
+    [
+        "b'[' * 900_000 + b'\\n'",
+        "b'x' * 3_000_000",
+        "b'=value 262144\\n' + bytes(2000)",
+        "b'=strings 99999999\\n'",
+    ],
     ids=["deep", "long", "incomplete", "huge piece"],
 )
 def test_a_huge_message_is_an_error_of_its_run(app: App, data: str) -> None:
@@ -171,7 +199,7 @@ def test_a_huge_message_is_an_error_of_its_run(app: App, data: str) -> None:
     assert answer.error == "execution_error"
 
 
-# --- the end of a run ---------------------------------------------------------------------------------------------
+# --- the end of a run -----------------------------------------------------------------------------
 
 
 IN_EVENT_LOOP = """
@@ -205,7 +233,9 @@ def test_a_run_that_floods_after_its_answer_is_ended(app: App) -> None:
 
 
 def test_a_run_without_an_answer_is_an_error(app: App) -> None:
-    assert app.run(f"{HELPERS}guest.FilePeer.send_line = lambda *_: None").error == "execution_error"
+    assert (
+        app.run(f"{HELPERS}guest.FilePeer.send_line = lambda *_: None").error == "execution_error"
+    )
 
 
 def test_a_call_during_the_end_is_checked_too(app: App) -> None:
@@ -213,7 +243,7 @@ def test_a_call_during_the_end_is_checked_too(app: App) -> None:
     assert app.value(f"{HELPERS}send(ANSWER + json.dumps({call!r}).encode() + b'\\n')") == "forged"
 
 
-# --- the files of answers -----------------------------------------------------------------------------------------
+# --- the files of answers -------------------------------------------------------------------------
 
 
 LARGE_CALLS = """
@@ -230,10 +260,16 @@ while time.monotonic() < until and not (os.path.isfile('/answers/1') and os.stat
     [
         "for n in range(1, 9): open(f'/answers/{n}', 'w').write('{}')",
         "for n in range(1, 9): os.mkdir(f'/answers/{n}')",
-        "try_all(os.symlink, ['/etc/passwd', '/answers/1'], ['../files/x', '/answers/1'], ['x', '/answers/1'])",
+        (
+            "try_all(os.symlink, ['/etc/passwd', '/answers/1'], ['../files/x', '/answers/1'], ['x',"
+            " '/answers/1'])"
+        ),
         "open('/answers/0', 'ab').write(b'{\"id\":99,\"result\":1}\\n' * 1000)",
         "os.truncate('/answers/0', 0)",
-        "try_all(os.rename, ['/answers', '/tmp/x'], ['/tmp', '/answers/x'])\ntry_all(os.rmdir, ['/answers'])",
+        (
+            "try_all(os.rename, ['/answers', '/tmp/x'], ['/tmp', '/answers/x'])\ntry_all(os.rmdir,"
+            " ['/answers'])"
+        ),
     ],
     ids=["files", "directories", "links", "forged", "truncated", "moved"],
 )
@@ -259,7 +295,7 @@ try_all(lambda path: open(path, 'x'), ['/modules/onetool_child/x.py'], ['/python
     assert app.data(code) == [[], False]
 
 
-# --- the runtime --------------------------------------------------------------------------------------------------
+# --- the runtime ----------------------------------------------------------------------------------
 
 
 def test_host_functions_reject_other_calls(app: App) -> None:

@@ -1,7 +1,7 @@
 """Runs in WebAssembly sandboxes: what differs from a process, and what must not differ.
 
-`--isolation wasm` runs the scenarios of other files in sandboxes. `test_wasm_sample.py` starts this file and a sample
-of those with an interpreter that can run sandboxes.
+`--isolation wasm` runs the scenarios of other files in sandboxes. `test_wasm_sample.py` starts this
+file and a sample of those with an interpreter that can run sandboxes.
 """
 
 import asyncio
@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.test_replayable_cells import CLOCK, OTHER_SEED, SEED, Host, answer_with_clock, make_params, replay
+from tests.e2e.test_replayable_cells import (
+    CLOCK,
+    OTHER_SEED,
+    SEED,
+    Host,
+    answer_with_clock,
+    make_params,
+    replay,
+)
 from tests.support import (
     TIMEOUT_SECONDS,
     App,
@@ -32,10 +40,13 @@ from onetool.runs.cells import CellLimits, Cells
 from onetool.runs.wasm_launcher import find_wasm_problem
 from onetool.util.logging import Log
 
-pytestmark = pytest.mark.skipif(bool(find_wasm_problem()), reason=find_wasm_problem() or "sandboxes can run")
+pytestmark = pytest.mark.skipif(
+    bool(find_wasm_problem()), reason=find_wasm_problem() or "sandboxes can run"
+)
 
 ESCAPES = json.loads((Path(__file__).parent / "escapes.json").read_text(encoding="utf-8"))
-# Attempts to read, write, connect or start something outside; those that consume resources are in the nightly set.
+# Attempts to read, write, connect or start something outside; those that consume resources are in
+# the nightly set.
 SAMPLE = [each for each in ESCAPES if each["must"] == "block"][::12]
 meeting, started = threading.Barrier(5, timeout=20), threading.Event()
 
@@ -79,9 +90,18 @@ def test_health_names_the_sandbox(app: App) -> None:
     "code",
     [
         "ot.parallel([lambda n=n: sample.meet(n) for n in range(5)])",
-        "import time\not.parallel([lambda n=n: (time.sleep(0.01), sample.meet(n))[1] for n in range(5)])",
-        "from concurrent.futures import ThreadPoolExecutor\nlist(ThreadPoolExecutor().map(sample.meet, range(5)))",
-        "import asyncio\nawait asyncio.gather(*(asyncio.to_thread(sample.meet, n) for n in range(5)))",
+        (
+            "import time\not.parallel([lambda n=n: (time.sleep(0.01), sample.meet(n))[1] for n in"
+            " range(5)])"
+        ),
+        (
+            "from concurrent.futures import"
+            " ThreadPoolExecutor\nlist(ThreadPoolExecutor().map(sample.meet, range(5)))"
+        ),
+        (
+            "import asyncio\nawait asyncio.gather(*(asyncio.to_thread(sample.meet, n) for n in"
+            " range(5)))"
+        ),
     ],
     ids=["ot.parallel", "after sleeping", "thread pool", "asyncio"],
 )
@@ -102,14 +122,20 @@ def work(name):
 
 
 def test_an_error_of_a_function_is_raised_after_all_have_ended(app: App) -> None:
-    code = "done = []\ntry: ot.parallel([lambda: 1 / 0, lambda: done.append(1)])\nexcept ZeroDivisionError: pass\ndone"
+    code = (
+        "done = []\ntry: ot.parallel([lambda: 1 / 0, lambda: done.append(1)])\nexcept"
+        " ZeroDivisionError: pass\ndone"
+    )
     assert app.data(code) == [1]
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("import threading\nthreading.Thread(target=print).start()", "the WebAssembly sandbox has only one"),
+        (
+            "import threading\nthreading.Thread(target=print).start()",
+            "the WebAssembly sandbox has only one",
+        ),
         ("import subprocess\nsubprocess.run(['ls'])", "does not support processes"),
         ("import os\nos.fork()", "the WebAssembly sandbox has no processes"),
         ("import ctypes", "the WebAssembly sandbox does not have the module '_ctypes'"),
@@ -126,8 +152,14 @@ def test_printed_output_and_large_values_cross(app: App) -> None:
 
 
 def test_results_of_tools_do_not_count_as_files_of_the_run(app: App) -> None:
-    """They cross in files, which are larger than all files of a run may be. The server checks twice per second."""
-    code = "import time\nfor _ in range(4):\n    sample.echo('x' * 3_000_000)\n    time.sleep(0.4)\n'read'"
+    """They cross in files, which are larger than all files of a run may be.
+
+    The server checks twice per second.
+    """
+    code = (
+        "import time\nfor _ in range(4):\n    sample.echo('x' * 3_000_000)\n   "
+        " time.sleep(0.4)\n'read'"
+    )
     assert app.value(code) == "read"
 
 
@@ -149,7 +181,10 @@ def test_an_answer_after_much_output_arrives(app: App) -> None:
 
 
 def test_a_flood_on_descriptor_1_does_not_fill_the_log(app: App, log_file: Path) -> None:
-    assert app.value("import os\nfor _ in range(200): os.write(1, b'flood\\n' * 20_000)\n'done'") == "done"
+    assert (
+        app.value("import os\nfor _ in range(200): os.write(1, b'flood\\n' * 20_000)\n'done'")
+        == "done"
+    )
     assert eventually(lambda: "flood" in log_file.read_text("utf-8"))
     app.run("1")  # its events are written after those of the flood
     assert eventually(lambda: log_file.read_text("utf-8").splitlines()[-1].find("flood") < 0)
@@ -158,7 +193,10 @@ def test_a_flood_on_descriptor_1_does_not_fill_the_log(app: App, log_file: Path)
 
 @pytest.mark.parametrize("descriptor", [1, 2])
 def test_writes_to_descriptors_do_not_corrupt_messages(app: App, descriptor: int) -> None:
-    code = f"import os\nos.write({descriptor}, b'{{}}\\n=x 9')\nsample.echo(os.write({descriptor}, b'x'))"
+    code = (
+        f"import os\nos.write({descriptor}, b'{{}}\\n=x 9')\nsample.echo(os.write({descriptor},"
+        " b'x'))"
+    )
     assert app.value(code) == "1"
 
 
@@ -185,7 +223,9 @@ def test_a_cancelled_run_ends_with_its_process(app: App) -> None:
 
 def test_a_sandbox_is_fresh_although_its_process_is_not(app: App) -> None:
     leave = "import builtins, sys\nopen('left', 'w').write('x')\nbuiltins.left = sys.left = 1"
-    look = "import builtins, os, sys\n[hasattr(builtins, 'left'), hasattr(sys, 'left'), os.listdir()]"
+    look = (
+        "import builtins, os, sys\n[hasattr(builtins, 'left'), hasattr(sys, 'left'), os.listdir()]"
+    )
     for _ in range(4):
         app.run(leave)
         assert app.data(look) == [False, False, []]
@@ -222,7 +262,10 @@ def test_attempts_to_escape_fail(app: App, attempt: dict[str, str], tmp_path: Pa
 
 
 def test_garbage_instead_of_messages_ends_only_that_run(app: App) -> None:
-    code = "raw = open(2, 'wb', buffering=0, closefd=False)\nfor _ in range(100): raw.write(b'x' * 1000 + b'\\n')"
+    code = (
+        "raw = open(2, 'wb', buffering=0, closefd=False)\nfor _ in range(100): raw.write(b'x' *"
+        " 1000 + b'\\n')"
+    )
     for _ in range(3):
         assert "invalid message" in app.failure(code)
         assert app.value("sample.echo('next')") == "next"
@@ -239,7 +282,7 @@ def test_the_runtime_is_not_loaded_from_a_shared_directory(tmp_path: Path) -> No
     assert poison.read_text(encoding="utf-8") == "not a directory"
 
 
-# --- replay and pauses ------------------------------------------------------------------------------------------------
+# --- replay and pauses ----------------------------------------------------------------------------
 
 DRAW = """
 import asyncio, os, random, secrets, time, uuid
@@ -263,7 +306,9 @@ async def run_in_sandbox(params: dict[str, Any], host: Host, seconds: float = 20
 
 def test_a_replayed_run_has_the_same_random_numbers_and_times() -> None:
     def run(seed: str) -> Any:
-        return asyncio.run(run_in_sandbox(make_params(DRAW, replay=replay(seed)), Host(answer_with_clock)))
+        return asyncio.run(
+            run_in_sandbox(make_params(DRAW, replay=replay(seed)), Host(answer_with_clock))
+        )
 
     first, other = run(SEED), run(OTHER_SEED)
     assert run(SEED) == first

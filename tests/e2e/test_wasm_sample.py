@@ -1,4 +1,6 @@
-"""Start the tests of WebAssembly sandboxes with an interpreter that can run them: a sample, or nightly all of them."""
+"""Start the tests of WebAssembly sandboxes with an interpreter that can run them: a sample, or
+nightly all of them.
+"""
 
 import functools
 import os
@@ -23,12 +25,32 @@ SAMPLE = (
 )
 SCENARIOS = (
     *("tests/e2e/test_wasm_attacks.py", "tests/spec/test_run_snippets.py"),
-    *("tests/spec/test_run_tool.py", "tests/spec/test_run_details.py", "tests/spec/test_run_results.py"),
-    *("tests/spec/test_tool_execution.py", "tests/spec/test_ot_pack.py", "tests/e2e/test_escapes.py"),
+    *(
+        "tests/spec/test_run_tool.py",
+        "tests/spec/test_run_details.py",
+        "tests/spec/test_run_results.py",
+    ),
+    *(
+        "tests/spec/test_tool_execution.py",
+        "tests/spec/test_ot_pack.py",
+        "tests/e2e/test_escapes.py",
+    ),
     *("tests/e2e/test_python_idioms.py", "tests/e2e/test_plans.py", "tests/e2e/test_sessions.py"),
-    *("tests/e2e/test_recorded_runs.py", "tests/e2e/test_names.py", "tests/e2e/test_huge_arguments.py"),
-    *("tests/e2e/test_cells.py", "tests/e2e/test_hostile_results.py", "tests/e2e/test_replayable_cells.py"),
-    *("tests/e2e/test_approvals.py", "tests/e2e/test_approval_kills.py", "tests/e2e/test_message_floods.py"),
+    *(
+        "tests/e2e/test_recorded_runs.py",
+        "tests/e2e/test_names.py",
+        "tests/e2e/test_huge_arguments.py",
+    ),
+    *(
+        "tests/e2e/test_cells.py",
+        "tests/e2e/test_hostile_results.py",
+        "tests/e2e/test_replayable_cells.py",
+    ),
+    *(
+        "tests/e2e/test_approvals.py",
+        "tests/e2e/test_approval_kills.py",
+        "tests/e2e/test_message_floods.py",
+    ),
     "tests/e2e/test_mcp_stdio.py::test_a_long_run_reports_its_progress",
 )
 CHECK = f"import sys; sys.exit(sys.version_info < {MIN_PYTHON})"
@@ -38,9 +60,14 @@ CHECK = f"import sys; sys.exit(sys.version_info < {MIN_PYTHON})"
 def find_python() -> str:
     """Return an interpreter that can run sandboxes: this one, or one of the machine."""
     names = [shutil.which(f"python3.{minor}") for minor in (12, 13, 14)]
-    installed = sorted(Path(sys.base_prefix).parent.glob("3.1[2-9]*/bin/python"))  # as pyenv installs them
+    installed = sorted(
+        Path(sys.base_prefix).parent.glob("3.1[2-9]*/bin/python")
+    )  # as pyenv installs them
     for candidate in (sys.executable, *filter(None, names), *map(str, installed)):
-        if subprocess.run([candidate, "-c", CHECK], capture_output=True, check=False).returncode == 0:
+        if (
+            subprocess.run([candidate, "-c", CHECK], capture_output=True, check=False).returncode
+            == 0
+        ):
             return candidate
     pytest.skip("Python 3.12 or newer is not installed")  # no package of the distribution has it
 
@@ -50,16 +77,40 @@ def find_python() -> str:
 @pytest.mark.timeout(4 * 3600 if NIGHTLY else 600)
 def test_runs_work_in_sandboxes(tmp_path: Path) -> None:
     files = (*SAMPLE, *(SCENARIOS if NIGHTLY else ()))
-    command = ["uv", "run", "--quiet", "--extra", "wasm", "--python", find_python(), "pytest", "-n", "0", *files]
+    command = [
+        "uv",
+        "run",
+        "--quiet",
+        "--extra",
+        "wasm",
+        "--python",
+        find_python(),
+        "pytest",
+        "-n",
+        "0",
+        *files,
+    ]
     if not find_wasm_problem():
         command = [sys.executable, "-m", "pytest", "-n", "0", *files]
-    command += [] if NIGHTLY else ["-k", "not (pause_for or shared_directory or sleep)"]  # they take half of the time
+    command += (
+        [] if NIGHTLY else ["-k", "not (pause_for or shared_directory or sleep)"]
+    )  # they take half of the time
     command += ["--timeout", "3000"] if NIGHTLY else []  # one fixture makes all attempts to escape
     # Each file in its short version: the long ones would take hours.
     left_out = ("PYTEST", "ONETOOL_NIGHTLY")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(left_out)
+    }
     result = subprocess.run(
-        [*command, "--isolation", "wasm", "-p", "no:cacheprovider", "--basetemp", str(tmp_path / "base")],
+        [
+            *command,
+            "--isolation",
+            "wasm",
+            "-p",
+            "no:cacheprovider",
+            "--basetemp",
+            str(tmp_path / "base"),
+        ],
         cwd=ROOT,
         env={**environment, "UV_PROJECT_ENVIRONMENT": str(tmp_path / "environment")},
         stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """Test the wheel as a new user installs it, in an empty home directory, without uv on the path.
 
-CI tests the Python that it runs on, and installs with uv, which takes seconds. `ONETOOL_NIGHTLY=1` tests all Pythons
-that are found, and installs with pip.
+CI tests the Python that it runs on, and installs with uv, which takes seconds. `ONETOOL_NIGHTLY=1`
+tests all Pythons that are found, and installs with pip.
 """
 
 import json
@@ -33,15 +33,24 @@ PARTS = (
 )
 
 
-def run_successfully(*command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
+def run_successfully(
+    *command: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> str:
     done = subprocess.run(
-        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False
+        command,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-# --- content ---------------------------------------------------------------------------------------------------------
+# --- content --------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +76,7 @@ def test_the_wheel_contains_exactly_the_source(wheel: Path) -> None:
     assert {name.partition("/")[0] for name in packages} == {"onetool", "onetool_child"}
 
 
-# --- installation ----------------------------------------------------------------------------------------------------
+# --- installation ---------------------------------------------------------------------------------
 
 
 def list_candidates(version: tuple[int, int]) -> Iterator[Path]:
@@ -77,26 +86,36 @@ def list_candidates(version: tuple[int, int]) -> Iterator[Path]:
     if found := shutil.which(name):
         yield Path(found)
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path("~/.pyenv").expanduser())
-    yield from sorted(pyenv.glob(f"versions/{name.removeprefix('python')}.*/bin/{name}"), reverse=True)
+    yield from sorted(
+        pyenv.glob(f"versions/{name.removeprefix('python')}.*/bin/{name}"), reverse=True
+    )
 
 
 def has_version(python: Path, version: tuple[int, int]) -> bool:
     """Check the version: a name on the path may belong to another version or to a broken shim."""
-    done = subprocess.run([python, "-c", PRINT_VERSION], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [python, "-c", PRINT_VERSION], capture_output=True, text=True, timeout=60, check=False
+    )
     return done.stdout.split() == list(map(str, version))
 
 
 def find_python(version: tuple[int, int]) -> Path | None:
-    return next((python for python in list_candidates(version) if has_version(python, version)), None)
+    return next(
+        (python for python in list_candidates(version) if has_version(python, version)), None
+    )
 
 
 def make_environment(home: Path) -> dict[str, str]:
-    directories = [directory for directory in ("/usr/bin", "/bin") if not Path(directory, "uv").exists()]
+    directories = [
+        directory for directory in ("/usr/bin", "/bin") if not Path(directory, "uv").exists()
+    ]
     return {**environment(home), "PATH": os.pathsep.join(directories)}
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: "{}.{}".format(*version))
-def test_the_wheel_works_after_installation(version: tuple[int, int], wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_works_after_installation(
+    version: tuple[int, int], wheel: Path, tmp_path: Path
+) -> None:
     python = find_python(version)
     if python is None:
         pytest.skip("this Python is not installed here")
@@ -111,7 +130,9 @@ def test_the_wheel_works_after_installation(version: tuple[int, int], wheel: Pat
         run_successfully(find_uv_bin(), "pip", "install", *options, wheel, cwd=tmp_path)
         run_successfully(find_uv_bin(), "pip", "check", *options)
     variables = make_environment(home)
-    result = json.loads(run_successfully(bin_ / "onetool", "demo", "--json", cwd=home, env=variables))
+    result = json.loads(
+        run_successfully(bin_ / "onetool", "demo", "--json", cwd=home, env=variables)
+    )
     assert [step["problem"] for step in result["steps"] if step["problem"]] == []
     assert result["saved"]["context_saved"] > 0
     assert list(home.rglob("*")) == [scratch_directory(home)], "files are left behind"

@@ -33,7 +33,7 @@ def all_packs(home: Path) -> Iterator[Workers]:
         yield opened
 
 
-# --- crashes ----------------------------------------------------------------------------------------------------
+# --- crashes --------------------------------------------------------------------------------------
 
 CRASHES = {
     "status 3": "os._exit(3)",
@@ -45,7 +45,9 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("reason", CRASHES)
-def test_a_crash_is_reported_with_output_and_the_next_call_works(all_packs: Workers, reason: str) -> None:
+def test_a_crash_is_reported_with_output_and_the_next_call_works(
+    all_packs: Workers, reason: str
+) -> None:
     pack = reason.lower().replace(" ", "_")
     all_packs.write(
         pack,
@@ -66,7 +68,9 @@ def test_a_crash_is_reported_with_output_and_the_next_call_works(all_packs: Work
     assert all_packs.value(f"{pack}.pid") != before
 
 
-def test_a_crash_fails_only_the_active_calls_of_its_worker(all_packs: Workers, tmp_path: Path) -> None:
+def test_a_crash_fails_only_the_active_calls_of_its_worker(
+    all_packs: Workers, tmp_path: Path
+) -> None:
     waits = """
         import os, pathlib, time
         def wait(folder: str, mine: str):
@@ -79,7 +83,10 @@ def test_a_crash_fails_only_the_active_calls_of_its_worker(all_packs: Workers, t
     all_packs.write("doomed", waits)
     all_packs.write("bystander", waits)
     names = {f"{pack}{number}": pack for pack in ("doomed", "bystander") for number in range(3)}
-    calls = {name: all_packs.start(f"{pack}.wait", folder=str(tmp_path), mine=name) for name, pack in names.items()}
+    calls = {
+        name: all_packs.start(f"{pack}.wait", folder=str(tmp_path), mine=name)
+        for name, pack in names.items()
+    }
     assert eventually(lambda: all((tmp_path / name).exists() for name in names))
     all_packs.error("doomed.crash")
     for name in ("doomed0", "doomed1", "doomed2"):
@@ -89,7 +96,9 @@ def test_a_crash_fails_only_the_active_calls_of_its_worker(all_packs: Workers, t
         assert calls[name].result(TIMEOUT_SECONDS).unwrap() == name
 
 
-def test_a_worker_that_is_killed_during_a_call_is_replaced(all_packs: Workers, tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_during_a_call_is_replaced(
+    all_packs: Workers, tmp_path: Path
+) -> None:
     all_packs.write(
         "target",
         """
@@ -109,14 +118,16 @@ def test_a_worker_that_is_killed_during_a_call_is_replaced(all_packs: Workers, t
 
 
 def test_health_reports_that_a_worker_ended(all_packs: Workers) -> None:
-    all_packs.write("mortal", "import os\ndef pid(): return os.getpid()\ndef crash(): os._exit(1)\n")
+    all_packs.write(
+        "mortal", "import os\ndef pid(): return os.getpid()\ndef crash(): os._exit(1)\n"
+    )
     all_packs.value("mortal.pid")
     assert eventually(lambda: all_packs.value("ot.health")["workers"].get("mortal") == "running")
     all_packs.error("mortal.crash")
     assert eventually(lambda: all_packs.value("ot.health")["workers"]["mortal"].startswith("ended"))
 
 
-# --- hangs ------------------------------------------------------------------------------------------------------
+# --- hangs ----------------------------------------------------------------------------------------
 
 
 def test_an_endless_loop_is_interrupted_at_the_timeout(all_packs: Workers) -> None:
@@ -136,7 +147,10 @@ def test_an_endless_loop_is_interrupted_at_the_timeout(all_packs: Workers) -> No
 
 @pytest.mark.parametrize("pack", ["sleeping", "stopped"])
 def test_a_worker_that_cannot_be_interrupted_is_replaced(all_packs: Workers, pack: str) -> None:
-    hang = {"sleeping": "time.sleep(1000)", "stopped": "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(1000)"}[pack]
+    hang = {
+        "sleeping": "time.sleep(1000)",
+        "stopped": "os.kill(os.getpid(), signal.SIGSTOP); time.sleep(1000)",
+    }[pack]
     all_packs.write(
         pack,
         f"""
@@ -180,7 +194,7 @@ def test_a_worker_that_never_reads_is_replaced(all_packs: Workers) -> None:
     assert eventually(lambda: not is_alive(before))
 
 
-# --- messages on the pipe ---------------------------------------------------------------------------------------
+# --- messages on the pipe -------------------------------------------------------------------------
 
 WRITE_TO_ALL = """
 import os, time
@@ -295,7 +309,11 @@ def test_endless_output_is_truncated_in_the_log_and_in_memory(all_packs: Workers
     before = measure_megabytes()
     assert all_packs.value("flood.flood", megabytes=400) == "done"
     assert measure_megabytes() - before < 100
-    assert eventually(lambda: all_packs.is_well("flood.flood", megabytes=0) and "characters omitted]" in all_packs.log)
+    assert eventually(
+        lambda: (
+            all_packs.is_well("flood.flood", megabytes=0) and "characters omitted]" in all_packs.log
+        )
+    )
 
 
 def measure_megabytes() -> int:
@@ -303,7 +321,7 @@ def measure_megabytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -325,7 +343,9 @@ def test_large_arguments_and_results_are_supported(all_packs: Workers) -> None:
 
 
 @pytest.mark.slow
-def test_a_result_over_the_limit_is_rejected_and_the_worker_keeps_running(all_packs: Workers) -> None:
+def test_a_result_over_the_limit_is_rejected_and_the_worker_keeps_running(
+    all_packs: Workers,
+) -> None:
     all_packs.write(
         "giant",
         """
@@ -378,7 +398,7 @@ def test_errors_of_any_size_and_type_are_reported(all_packs: Workers) -> None:
     assert all_packs.value("odd.pid") == before
 
 
-# --- processes and threads that tools leave behind --------------------------------------------------------------
+# --- processes and threads that tools leave behind ------------------------------------------------
 
 
 def test_a_forked_child_that_returns_sends_no_second_result(all_packs: Workers) -> None:
@@ -474,7 +494,7 @@ def test_exit_handlers_run_when_a_worker_is_stopped(tmp_path: Path) -> None:
     assert (tmp_path / "mark").exists()
 
 
-# --- starts that fail -------------------------------------------------------------------------------------------
+# --- starts that fail -----------------------------------------------------------------------------
 
 AT_IMPORT = {
     "raise ValueError('not today')": "ValueError: not today",
@@ -489,23 +509,31 @@ AT_IMPORT = {
 
 
 def count_logged_starts(all_packs: Workers, pack: str) -> int:
-    return sum('"worker.start"' in line and f'"{pack}"' in line for line in all_packs.log.splitlines())
+    return sum(
+        '"worker.start"' in line and f'"{pack}"' in line for line in all_packs.log.splitlines()
+    )
 
 
 @pytest.mark.parametrize("code", AT_IMPORT)
-def test_a_failure_at_import_is_reported_until_the_file_changes(all_packs: Workers, code: str) -> None:
+def test_a_failure_at_import_is_reported_until_the_file_changes(
+    all_packs: Workers, code: str
+) -> None:
     pack = f"stillborn{list(AT_IMPORT).index(code)}"
     all_packs.write(pack, f"def f(): return 1\n{code}\n")
     first = all_packs.error(f"{pack}.f")
     assert AT_IMPORT[code] in first
     assert "next attempt" in all_packs.error(f"{pack}.f")
-    assert eventually(lambda: all_packs.value("ot.health")["workers"].get(pack, "").startswith("failed"))
+    assert eventually(
+        lambda: all_packs.value("ot.health")["workers"].get(pack, "").startswith("failed")
+    )
     assert eventually(lambda: count_logged_starts(all_packs, pack) == 1)
     all_packs.write(pack, "def f(): return 2\n")
     assert all_packs.value(f"{pack}.f") == 2
 
 
-def test_restarts_back_off_and_the_same_reason_is_logged_once(all_packs: Workers, tmp_path: Path) -> None:
+def test_restarts_back_off_and_the_same_reason_is_logged_once(
+    all_packs: Workers, tmp_path: Path
+) -> None:
     mark = tmp_path / "mark"
     all_packs.write(
         "again",
@@ -544,12 +572,20 @@ def test_a_start_over_the_timeout_is_ended(tmp_path: Path) -> None:
         assert eventually(lambda: not is_alive(process))
 
 
-def test_waiting_for_an_environment_is_limited_by_the_start_timeout(tmp_path: Path, silent_index: str) -> None:
+def test_waiting_for_an_environment_is_limited_by_the_start_timeout(
+    tmp_path: Path, silent_index: str
+) -> None:
     configure(tmp_path / ".onetool", "workers: {start_timeout: 1}")
     write_pack(tmp_path / ".onetool" / "tools", "waits", f"{HEADER}def f(): return 1\n")
-    variables = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "uv"), "UV_DEFAULT_INDEX": silent_index}
+    variables = {
+        **os.environ,
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+        "UV_DEFAULT_INDEX": silent_index,
+    }
     events: list[tuple[str, object]] = []
-    output = RunOutput(ClientChannel(listener=lambda event, function: events.append((event, function))))
+    output = RunOutput(
+        ClientChannel(listener=lambda event, function: events.append((event, function)))
+    )
     with open_app_in(tmp_path, environment=variables) as app:
         answer = app.run("waits.f()", output=output)
         assert app.value("1 + 1") == "2"

@@ -22,7 +22,14 @@ from tests.support import (
     get_texts,
     list_descendants,
 )
-from tests.workers_support import HEADER, Workers, is_alive, open_workers, uv_environment, write_pack
+from tests.workers_support import (
+    HEADER,
+    Workers,
+    is_alive,
+    open_workers,
+    uv_environment,
+    write_pack,
+)
 
 from onetool.settings.trust import trust
 from onetool.util.context import CallClient, Result
@@ -62,7 +69,7 @@ def rewrite_in_place(file: Path, old: str, new: str) -> None:
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-# --- one worker, many calls -----------------------------------------------------------------------------------------
+# --- one worker, many calls -----------------------------------------------------------------------
 
 
 def test_every_pack_has_one_worker_process(all_packs: Workers) -> None:
@@ -73,7 +80,9 @@ def test_every_pack_has_one_worker_process(all_packs: Workers) -> None:
 
 
 def test_a_run_can_call_extension_tools(all_packs: Workers) -> None:
-    all_packs.write("plain", 'def double(number: int) -> int:\n    """Twice."""\n    return 2 * number\n')
+    all_packs.write(
+        "plain", 'def double(number: int) -> int:\n    """Twice."""\n    return 2 * number\n'
+    )
     assert all_packs.app.data("[plain.double(n) for n in range(4)]") == [0, 2, 4, 6]
     assert "plain.double() requires 'number'" in all_packs.app.failure("plain.double()")
 
@@ -141,7 +150,7 @@ def parse_result(result: Result) -> tuple[int, int]:
     return pid, token
 
 
-# --- hot reload -----------------------------------------------------------------------------------------------------
+# --- hot reload -----------------------------------------------------------------------------------
 
 
 def test_a_touch_keeps_the_worker_and_a_change_replaces_it(all_packs: Workers) -> None:
@@ -184,7 +193,10 @@ def test_a_change_with_the_same_inode_is_detected_by_a_reload(all_packs: Workers
 def test_active_calls_finish_with_the_old_code(all_packs: Workers, tmp_path: Path) -> None:
     all_packs.write("moving", WAITS)
     before = all_packs.value("moving.pid")
-    calls = [all_packs.start("moving.wait", folder=str(tmp_path), mine=f"old{number}") for number in range(3)]
+    calls = [
+        all_packs.start("moving.wait", folder=str(tmp_path), mine=f"old{number}")
+        for number in range(3)
+    ]
     assert eventually(lambda: len(list(tmp_path.iterdir())) == 3)
     all_packs.write("moving", WAITS.replace('"old"', '"new"'))
     late = all_packs.start("moving.wait", folder=str(tmp_path), mine="late")
@@ -192,7 +204,12 @@ def test_active_calls_finish_with_the_old_code(all_packs: Workers, tmp_path: Pat
     assert all_packs.value("moving.pid") != before
     assert is_alive(before)
     (tmp_path / "go").touch()
-    assert [call.result(TIMEOUT_SECONDS).unwrap() for call in (*calls, late)] == ["old", "old", "old", "new"]
+    assert [call.result(TIMEOUT_SECONDS).unwrap() for call in (*calls, late)] == [
+        "old",
+        "old",
+        "old",
+        "new",
+    ]
     assert eventually(lambda: not is_alive(before))
 
 
@@ -214,7 +231,9 @@ def test_deleting_a_file_removes_its_tools_but_active_calls_finish(
     assert all_packs.is_well(f"{pack}.pid")
 
 
-def test_a_syntax_error_is_reported_with_its_line_until_it_is_fixed(all_packs: Workers, tmp_path: Path) -> None:
+def test_a_syntax_error_is_reported_with_its_line_until_it_is_fixed(
+    all_packs: Workers, tmp_path: Path
+) -> None:
     file = all_packs.write("slip", WAITS)
     call = all_packs.start("slip.wait", folder=str(tmp_path), mine="mine")
     assert eventually((tmp_path / "mine").exists)
@@ -246,7 +265,9 @@ def test_a_change_during_a_start_leaves_one_worker(all_packs: Workers, tmp_path:
     assert eventually(lambda: {pid for pid in started if is_alive(pid)} == {last})
 
 
-def test_deleting_a_file_during_a_start_removes_its_tools(all_packs: Workers, tmp_path: Path) -> None:
+def test_deleting_a_file_during_a_start_removes_its_tools(
+    all_packs: Workers, tmp_path: Path
+) -> None:
     file = all_packs.write(
         "brief",
         f"""
@@ -263,16 +284,20 @@ def test_deleting_a_file_during_a_start_removes_its_tools(all_packs: Workers, tm
     assert call.result(TIMEOUT_SECONDS).unwrap() == 1
 
 
-# --- idle ---------------------------------------------------------------------------------------------------------
+# --- idle -----------------------------------------------------------------------------------------
 
 
 def test_an_idle_worker_stops_and_the_next_call_starts_a_new_one(tmp_path: Path) -> None:
     with open_workers(tmp_path, "workers: {idle_timeout: 0.3}") as opened:
-        opened.write("idle", PID + "import time\ndef long():\n    time.sleep(1)\n    return os.getpid()\n")
+        opened.write(
+            "idle", PID + "import time\ndef long():\n    time.sleep(1)\n    return os.getpid()\n"
+        )
         before = opened.value("idle.pid")
         assert eventually(lambda: not is_alive(before))
         assert "stopped" in opened.value("ot.health")["workers"]["idle"]
-        assert opened.value("idle.long") != before  # a worker with a long call in flight is not idle
+        assert (
+            opened.value("idle.long") != before
+        )  # a worker with a long call in flight is not idle
 
 
 @pytest.mark.slow
@@ -287,7 +312,7 @@ def test_every_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
         assert len(pids) == 1
 
 
-# --- secrets and settings -------------------------------------------------------------------------------------------
+# --- secrets and settings -------------------------------------------------------------------------
 
 REPORTS_ENVIRONMENT = "import os\ndef tell(): return [dict(os.environ), ot.settings, os.getpid()]\n"
 
@@ -310,7 +335,11 @@ def test_a_pack_gets_only_its_own_secrets_and_settings(tmp_path: Path) -> None:
           mine: {secrets: [MINE], colour: red, deep: {list: [1, 2]}}
           yours: {secrets: [YOURS, MISSING], colour: blue}
         """
-    outside = {"SERVER_TOKEN": "dddd-4444", "UV_INDEX_X_PASSWORD": "eeee-5555", "UV_PUBLISH_TOKEN": "ffff-6666"}
+    outside = {
+        "SERVER_TOKEN": "dddd-4444",
+        "UV_INDEX_X_PASSWORD": "eeee-5555",
+        "UV_PUBLISH_TOKEN": "ffff-6666",
+    }
     with open_workers(tmp_path, settings, env=outside) as opened:
         for pack, header in (("mine", ""), ("yours", HEADER), ("neither", "")):
             opened.write(pack, REPORTS_ENVIRONMENT, header)
@@ -323,7 +352,15 @@ def test_a_pack_gets_only_its_own_secrets_and_settings(tmp_path: Path) -> None:
 
 
 def find_secrets(environment: dict[str, str]) -> set[str]:
-    names = {"MINE", "YOURS", "NOBODYS", "MISSING", "SERVER_TOKEN", "UV_INDEX_X_PASSWORD", "UV_PUBLISH_TOKEN"}
+    names = {
+        "MINE",
+        "YOURS",
+        "NOBODYS",
+        "MISSING",
+        "SERVER_TOKEN",
+        "UV_INDEX_X_PASSWORD",
+        "UV_PUBLISH_TOKEN",
+    }
     return names & environment.keys()
 
 
@@ -339,7 +376,9 @@ def test_the_command_line_of_a_worker_contains_no_secrets_or_settings(tmp_path: 
 def test_a_reload_restarts_workers_with_changed_settings_or_secrets(tmp_path: Path) -> None:
     directory = tmp_path / ".onetool"
     write_secrets(directory, "TOKEN: aaaa-1111\n")
-    with open_workers(tmp_path, "tools: {a: {colour: red}, b: {secrets: [TOKEN]}, c: {colour: red}}") as opened:
+    with open_workers(
+        tmp_path, "tools: {a: {colour: red}, b: {secrets: [TOKEN]}, c: {colour: red}}"
+    ) as opened:
         for pack in "abc":
             opened.write(pack, REPORTS_ENVIRONMENT)
         before = {pack: opened.value(f"{pack}.tell") for pack in "abc"}
@@ -364,7 +403,7 @@ def test_a_reload_does_not_interrupt_active_calls(tmp_path: Path) -> None:
         assert call.result(TIMEOUT_SECONDS).unwrap() == "old"
 
 
-# --- ot.call --------------------------------------------------------------------------------------------------------
+# --- ot.call --------------------------------------------------------------------------------------
 
 CALLER = """
     import asyncio, contextvars, threading
@@ -396,7 +435,9 @@ AGENTS = "agents: {reader: {permissions: [read]}, writer: {permissions: [read, w
 
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    with open_workers(tmp_path_factory.mktemp("home"), AGENTS + "\ntools: {deep: {timeout: 20}}\n") as opened:
+    with open_workers(
+        tmp_path_factory.mktemp("home"), AGENTS + "\ntools: {deep: {timeout: 20}}\n"
+    ) as opened:
         opened.write("caller", CALLER)
         opened.write("writing", WRITING)
         yield opened
@@ -413,7 +454,9 @@ def test_nested_calls_have_the_permissions_of_the_original_caller(caller: Worker
 
 
 def test_errors_of_nested_calls_keep_type_message_and_fields(caller: Workers) -> None:
-    kind, message, fields = caller.app.call("caller.caught", {"name": "writing.scribble"}, "reader").unwrap()
+    kind, message, fields = caller.app.call(
+        "caller.caught", {"name": "writing.scribble"}, "reader"
+    ).unwrap()
     assert kind == "PermissionDenied"
     assert "write permission" in message
     assert fields == {"required": ["write"], "granted": ["read"]}
@@ -425,7 +468,10 @@ def test_async_tools_can_make_nested_calls(caller: Workers) -> None:
 
 
 def test_a_nested_call_outside_of_a_call_is_rejected(caller: Workers) -> None:
-    assert "only available during a call" in caller.value("caller.in_own_thread", name="machine.now")[0]
+    assert (
+        "only available during a call"
+        in caller.value("caller.in_own_thread", name="machine.now")[0]
+    )
     caller.value("caller.keep")
     assert "has already ended" in caller.value("caller.use_kept", name="machine.now")[1]
 
@@ -453,7 +499,7 @@ def test_fifty_concurrent_calls_can_each_call_the_same_worker(caller: Workers) -
     assert all(call.result(30).unwrap() for call in calls)
 
 
-# --- cancellation -------------------------------------------------------------------------------------------------
+# --- cancellation ---------------------------------------------------------------------------------
 
 CANCELLABLE = """
     import asyncio, os, pathlib, time
@@ -477,7 +523,9 @@ CANCELLABLE = """
 
 
 @pytest.mark.parametrize("function", ["sync", "on_loop", "nested", "nested_sync"])
-def test_cancelling_a_run_cancels_its_calls_in_the_worker(all_packs: Workers, tmp_path: Path, function: str) -> None:
+def test_cancelling_a_run_cancels_its_calls_in_the_worker(
+    all_packs: Workers, tmp_path: Path, function: str
+) -> None:
     all_packs.write("cancel", CANCELLABLE)
     before = all_packs.value("cancel.pid")
     run = all_packs.app.start(f"cancel.{function}({str(tmp_path)!r})")
@@ -503,7 +551,9 @@ def start_run(wire: RawClient, code: str, mark: Path) -> int:
 def test_a_cancellation_by_the_client_reaches_the_worker(home: Path, function: str) -> None:
     with RawClient(home) as wire:
         ident = start_run(wire, f"cancel.{function}({str(home)!r})", home / "begun")
-        wire.send({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": ident}})
+        wire.send(
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": ident}}
+        )
         assert eventually((home / "cancelled").exists)
         assert "result" in wire.run("cancel.pid()")
 
@@ -534,7 +584,11 @@ ESCAPES = """
 @pytest.mark.parametrize("header", ["", HEADER], ids=["python", "uv"])
 def test_all_processes_end_when_the_server_is_killed(tmp_path: Path, header: str) -> None:
     write_pack(tmp_path / ".onetool", "escapes", ESCAPES, header)
-    command = ["env", *(f"{name}={value}" for name, value in uv_environment().items() if name != "HOME"), PROGRAM]
+    command = [
+        "env",
+        *(f"{name}={value}" for name, value in uv_environment().items() if name != "HOME"),
+        PROGRAM,
+    ]
     with RawClient(tmp_path, command) as wire:
         start_run(wire, f"escapes.flee({str(tmp_path / 'mark')!r})", tmp_path / "mark")
         descendants = list_descendants(wire.process.pid)
@@ -544,7 +598,7 @@ def test_all_processes_end_when_the_server_is_killed(tmp_path: Path, header: str
             assert processes.all_ended()
 
 
-# --- the sandbox of a pack -------------------------------------------------------------------------------------------
+# --- the sandbox of a pack ------------------------------------------------------------------------
 
 needs_landlock = pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
 REACHES = """
@@ -588,7 +642,12 @@ def test_a_sandboxed_pack_reads_and_writes_only_allowed_paths(sandboxed: Workers
     home = sandboxed.folder.parent
     assert sandboxed.value("fenced.read", path=f"{home}/open/known") == "shown"
     assert sandboxed.value("fenced.write", path=f"{home}/open/new") == len("written")
-    for function, path in (("read", "secret"), ("write", "new"), ("write", "open/../new"), ("listed", ".onetool")):
+    for function, path in (
+        ("read", "secret"),
+        ("write", "new"),
+        ("write", "open/../new"),
+        ("listed", ".onetool"),
+    ):
         assert "PermissionError" in sandboxed.error(f"fenced.{function}", path=f"{home}/{path}")
     (home / "open" / "link").symlink_to(home / "secret")
     assert "PermissionError" in sandboxed.error("fenced.read", path=f"{home}/open/link")
@@ -615,7 +674,9 @@ def test_a_sandboxed_pack_has_network_only_with_permission(sandboxed: Workers) -
         assert "PermissionError" in sandboxed.error("fenced.connect", port=port)
         assert "PermissionError" in sandboxed.error("fenced.datagram")
         assert sandboxed.is_well("online.connect", port=port)
-        assert "PermissionError" in sandboxed.error("online.read", path=f"{sandboxed.folder.parent}/secret")
+        assert "PermissionError" in sandboxed.error(
+            "online.read", path=f"{sandboxed.folder.parent}/secret"
+        )
 
 
 @needs_landlock
@@ -640,7 +701,7 @@ def test_an_unsupported_sandbox_setting_is_rejected(sandboxed: Workers) -> None:
     assert "denied_patterns is not supported" in sandboxed.error("impossible.listed", path="/")
 
 
-# --- environments ---------------------------------------------------------------------------------------------------
+# --- environments ---------------------------------------------------------------------------------
 
 
 def test_an_environment_is_created_in_the_background_and_logged(tmp_path: Path) -> None:
@@ -666,14 +727,18 @@ def test_a_caller_that_waits_for_uv_gets_progress(tmp_path: Path) -> None:
 
 def test_a_failed_environment_is_reported_with_the_output_of_uv(tmp_path: Path) -> None:
     with open_workers(tmp_path, env={"UV_OFFLINE": "1"}) as opened:
-        opened.write("wrong", "def f(): return 1\n", HEADER.replace("six", "no-such-package-at-all"))
+        opened.write(
+            "wrong", "def f(): return 1\n", HEADER.replace("six", "no-such-package-at-all")
+        )
         message = opened.error("wrong.f")
     assert "no-such-package-at-all" in message
 
 
 @pytest.mark.slow
 def test_progress_reports_what_a_run_waits_for(tmp_path: Path) -> None:
-    write_pack(tmp_path / ".onetool", "slow", "import time\ntime.sleep(2.5)\ndef f(): return 'ready'\n")
+    write_pack(
+        tmp_path / ".onetool", "slow", "import time\ntime.sleep(2.5)\ndef f(): return 'ready'\n"
+    )
     reports: list[Any] = []
     with connect(tmp_path) as connection:
         assert get_texts(run_with_progress(connection, "slow.f()", reports)) == ["ready"]
@@ -688,7 +753,7 @@ def run_with_progress(connection: Connection, command: str, reports: list[Any]) 
     return connection.portal.call(call, "run", {"command": command})
 
 
-# --- trust ----------------------------------------------------------------------------------------------------------
+# --- trust ----------------------------------------------------------------------------------------
 
 
 def test_a_new_file_in_a_trusted_project_needs_trust_again(tmp_path: Path) -> None:

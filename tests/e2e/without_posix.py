@@ -1,8 +1,9 @@
-"""Run `onetool` as far as possible as on Windows: `python -m tests.e2e.without_posix ARGUMENTS [, ARGUMENTS]...`.
+"""Run `onetool` as far as possible as on Windows: `python -m tests.e2e.without_posix ARGUMENTS [,
+ARGUMENTS]...`.
 
-The commands run one after the other in this process, which prints their exit statuses. Cells run without POSIX too.
-The dependencies are imported first and stay as they are. So this finds imports and calls that Windows lacks; the
-GitHub workflow runs the real thing.
+The commands run one after the other in this process, which prints their exit statuses. Cells run
+without POSIX too. The dependencies are imported first and stay as they are. So this finds imports
+and calls that Windows lacks; the GitHub workflow runs the real thing.
 """
 
 import importlib
@@ -25,8 +26,8 @@ PRELOADED = (anyio, cryptography, mcp, starlette, uvicorn, webbrowser)
 # The daemon, and the process that forks cells, exist only on POSIX.
 POSIX_ONLY = ("onetool.server.daemon.", "onetool_child.zygote")
 IN_CHILDREN = (
-    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import posix_remover; sys.path.pop(0); "
-    "posix_remover.remove_posix(); "
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import posix_remover;"
+    " sys.path.pop(0); posix_remover.remove_posix(); "
 )
 
 
@@ -56,7 +57,9 @@ def main(arguments: Sequence[str]) -> None:
     import_everything()
     from onetool.cli.main import main as run_command
 
-    commands = [list(group) for is_comma, group in itertools.groupby(arguments, ",".__eq__) if not is_comma]
+    commands = [
+        list(group) for is_comma, group in itertools.groupby(arguments, ",".__eq__) if not is_comma
+    ]
     sys.stdout.write(f"{[run_command(command) for command in commands]}\n")
 
 

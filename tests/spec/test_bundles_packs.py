@@ -1,4 +1,6 @@
-"""Specification 4, stored tools in code: packs of a run, versions, enabling, permissions and secrets."""
+"""Specification 4, stored tools in code: packs of a run, versions, enabling, permissions and
+secrets.
+"""
 
 import base64
 import json
@@ -105,15 +107,22 @@ def tool_returning(value: object) -> dict[str, Any]:
 def forecast(site: Site, **impl: Any) -> dict[str, Any]:
     schema = {
         "type": "object",
-        "properties": {"city": {"type": "string", "description": "A city."}, "days": {"type": "integer", "default": 3}},
+        "properties": {
+            "city": {"type": "string", "description": "A city."},
+            "days": {"type": "integer", "default": 3},
+        },
         "required": ["city"],
         "additionalProperties": False,
     }
     given = {"query": {"q": "${city}", "n": "${days}"}, "response": {"selector": "query"}, **impl}
-    return {**http_draft(site.url("/echo"), **given), "argSchema": schema, "description": "The weather of some days."}
+    return {
+        **http_draft(site.url("/echo"), **given),
+        "argSchema": schema,
+        "description": "The weather of some days.",
+    }
 
 
-# --- packs ---------------------------------------------------------------------------------------------------------
+# --- packs ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.pack.called-from-code")
@@ -122,7 +131,10 @@ def test_a_stored_tool_is_called_like_any_other(app: App, other: BundleStore, si
     assert app.data("weather.forecast(city='Oslo')") == {"q": ["Oslo"], "n": ["3"]}
     assert app.data("weather.forecast('Oslo', d=5)") == {"q": ["Oslo"], "n": ["5"]}
     assert app.data("ot.call('weather.forecast', city='Rom')") == {"q": ["Rom"], "n": ["3"]}
-    assert app.data("f = weather.forecast\n[f(city=city)['q'] for city in ('A', 'B')]") == [["A"], ["B"]]
+    assert app.data("f = weather.forecast\n[f(city=city)['q'] for city in ('A', 'B')]") == [
+        ["A"],
+        ["B"],
+    ]
     error = app.failure("weather.forecast(town='Oslo')")
     assert "weather.forecast(city: str, days: int = 3)" in error
 
@@ -149,7 +161,11 @@ def test_the_last_modified_enabled_version_is_called(app: App, other: BundleStor
     bundle = put(
         other,
         "weather",
-        {"now@10.0": tool_returning("first"), "now@9": tool_returning("second"), "now@1.0": tool_returning("third")},
+        {
+            "now@10.0": tool_returning("first"),
+            "now@9": tool_returning("second"),
+            "now@1.0": tool_returning("third"),
+        },
     )
     for version, left in (("1.0", "second"), ("9", "first")):
         other.set_tool_enabled(bundle, "now", version, False)
@@ -164,13 +180,19 @@ def test_the_last_modified_enabled_version_is_called(app: App, other: BundleStor
 
 @pytest.mark.spec("bundles.pack.version-is-chosen")
 def test_a_version_is_selected_by_argument_or_by_name(app: App, other: BundleStore) -> None:
-    put(other, "my-weather", {"now-here@1.0": tool_returning("old"), "now-here@2.0": tool_returning("new")})
+    put(
+        other,
+        "my-weather",
+        {"now-here@1.0": tool_returning("old"), "now-here@2.0": tool_returning("new")},
+    )
     assert app.data("my_weather.now_here(__version__='1.0')") == "old"
     assert app.data("ot.call('my-weather.now-here@1.0')") == "old"
     assert app.data("ot.call('my_weather.now_here@2.0')") == "new"
     assert app.data("ot.call('my-weather.now-here', __version__='1.0', value='said')") == "said"
     for code in ("my_weather.now_here(__version__='3')", "ot.call('my-weather.now-here@3')"):
-        assert "my-weather.now-here" in app.failure(code) or "my_weather.now_here" in app.failure(code)
+        assert "my-weather.now-here" in app.failure(code) or "my_weather.now_here" in app.failure(
+            code
+        )
         assert app.run(code).error == "not_found"
 
 
@@ -179,14 +201,25 @@ def test_colliding_names_are_callable_and_reported(app: App, other: BundleStore)
     put(other, "see", {"a-b@1": tool_returning("dash"), "A-B@1": tool_returning("large")})
     put(other, "s-e", {"x@1": tool_returning("one")})
     put(other, "s-é", {"x@1": tool_returning("two")})
-    assert app.data("[see.a_b(), see.A_B(), ot.call('s-e.x'), ot.call('s-é.x')]") == ["dash", "large", "one", "two"]
+    assert app.data("[see.a_b(), see.A_B(), ot.call('s-e.x'), ot.call('s-é.x')]") == [
+        "dash",
+        "large",
+        "one",
+        "two",
+    ]
     put(other, "sample", {"now@1": tool_returning("stored")})
-    (reported,) = [problem for problem in app.data("ot.health()")["problems"] if "bundle sample" in problem]
+    (reported,) = [
+        problem for problem in app.data("ot.health()")["problems"] if "bundle sample" in problem
+    ]
     assert reported.startswith("bundle sample is not used: another pack has its name")
     bundles = {bundle.slug: bundle.id for bundle in other.list_bundles().items}
     other.delete_tool(bundles["sample"], "now", "1")
     other.delete_bundle(bundles["sample"])
-    assert eventually(lambda: not any("bundle sample" in problem for problem in app.data("ot.health()")["problems"]))
+    assert eventually(
+        lambda: (
+            not any("bundle sample" in problem for problem in app.data("ot.health()")["problems"])
+        )
+    )
 
 
 @pytest.mark.spec("bundles.pack.collisions-stay-reachable")
@@ -196,7 +229,11 @@ def test_two_bundles_with_one_name_in_code_are_both_reachable(app: App, other: B
         other, "a-ﬁ", {"x@1": tool_returning("ligature")}
     )  # Python normalizes the ligature to two letters, so code cannot name it
     put(other, "weather", {"x-y@1": tool_returning("dash"), "x-y@2": tool_returning("newer")})
-    assert app.data("[ot.call('a-b.x-y'), a_b.only(), ot.call('a-ﬁ.x')]") == ["first", "mine", "ligature"]
+    assert app.data("[ot.call('a-b.x-y'), a_b.only(), ot.call('a-ﬁ.x')]") == [
+        "first",
+        "mine",
+        "ligature",
+    ]
 
 
 def test_a_bundle_never_joins_another_pack(app: App, other: BundleStore) -> None:
@@ -211,12 +248,16 @@ def test_a_bundle_never_joins_another_pack(app: App, other: BundleStore) -> None
 @pytest.mark.parametrize("slug", ["fs", "ot", "json", "HTTP", "llm", "machine"])
 def test_a_bundle_cannot_have_the_name_of_a_built_in_pack(other: BundleStore, slug: str) -> None:
     body = {"slug": slug, "displayName": "X", "isEnabled": True}
-    with pytest.raises(BundleError, match="is the name of a built-in pack; choose another, such as"):
+    with pytest.raises(
+        BundleError, match="is the name of a built-in pack; choose another, such as"
+    ):
         other.put_bundle(new_id(), body)
 
 
 def test_an_alias_may_refer_to_a_stored_tool(tmp_path: Path, other: BundleStore) -> None:
-    put(other, "weather", {"now-here@1": tool_returning("old"), "now-here@2": tool_returning("new")})
+    put(
+        other, "weather", {"now-here@1": tool_returning("old"), "now-here@2": tool_returning("new")}
+    )
     aliases = {"wn": "weather.now-here", "first": "weather.now-here@1"}
     with open_app_with_state(tmp_path, {**SETTINGS, "aliases": aliases}) as app:
         assert app.data("[wn(), ot.call('wn'), first()]") == ["new", "new", "old"]
@@ -231,12 +272,15 @@ def test_help_describes_a_bundle_and_its_tools(app: App, other: BundleStore, sit
     output = app.value("ot.help('weather.forecast')")
     assert "weather.forecast(city: str, days: int = 3)" in output
     assert "The weather of some days." in output
-    assert app.data("[hit['name'] for hit in ot.search('weather of some days')]")[0] == "weather.forecast"
+    assert (
+        app.data("[hit['name'] for hit in ot.search('weather of some days')]")[0]
+        == "weather.forecast"
+    )
     assert {"name": "weather", "source": "bundle", "tool_count": 1} in app.data("ot.packs()")
     assert app.data("ot.tools(pattern='weather', info='list')") == ["weather.forecast"]
 
 
-# --- types ---------------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.type.python-or-http", "bundles.type.go-means-python")
@@ -248,7 +292,9 @@ def test_a_function_gets_the_context_of_its_caller(app: App, other: BundleStore,
 
 
 @pytest.mark.spec("bundles.type.function-disappears", "bundles.type.function-returns")
-def test_a_tool_is_disabled_while_its_function_is_missing(tmp_path: Path, app: App, other: BundleStore) -> None:
+def test_a_tool_is_disabled_while_its_function_is_missing(
+    tmp_path: Path, app: App, other: BundleStore
+) -> None:
     bundle = put(other, "weather", {"where@1": draft("sample.where")})
     files = {file: file.read_bytes() for file in (tmp_path / "bundles").rglob("where@1.json")}
     assert app.data("weather.where()") == ["default", ""]
@@ -264,7 +310,11 @@ def test_a_tool_is_disabled_while_its_function_is_missing(tmp_path: Path, app: A
 
 
 def test_a_tool_that_refers_to_itself_is_an_error(app: App, other: BundleStore) -> None:
-    put(other, "round", {"a@1": draft("round.b"), "b@1": draft("round.a"), "self@1": draft("round.self")})
+    put(
+        other,
+        "round",
+        {"a@1": draft("round.b"), "b@1": draft("round.a"), "self@1": draft("round.self")},
+    )
     for name in ("a", "self"):
         answer = app.run(f"round.{name}()")
         assert answer.is_error
@@ -272,7 +322,7 @@ def test_a_tool_that_refers_to_itself_is_an_error(app: App, other: BundleStore) 
     assert app.data("sample.give(1)") == 1
 
 
-# --- enabling, and other processes ---------------------------------------------------------------------------------
+# --- enabling, and other processes ----------------------------------------------------------------
 
 
 def test_the_next_call_sees_a_change_of_another_process(app: App, other: BundleStore) -> None:
@@ -295,7 +345,9 @@ def test_the_next_call_sees_a_change_of_another_process(app: App, other: BundleS
     assert not app.onetool.registry.is_pack("climate")
 
 
-def test_a_bundle_disabled_during_a_run_is_disabled_for_the_next_call(tmp_path: Path, other: BundleStore) -> None:
+def test_a_bundle_disabled_during_a_run_is_disabled_for_the_next_call(
+    tmp_path: Path, other: BundleStore
+) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
     @tool("sample.pause")
@@ -304,7 +356,9 @@ def test_a_bundle_disabled_during_a_run_is_disabled_for_the_next_call(tmp_path: 
         asked.set()
         return "late" if not go_on.wait(30) else "done"
 
-    bundle = put(other, "weather", {"now@1": tool_returning("sunny"), "pause@1": draft("sample.pause")})
+    bundle = put(
+        other, "weather", {"now@1": tool_returning("sunny"), "pause@1": draft("sample.pause")}
+    )
     code = "before = weather.now()\nwaited = weather.pause()\ntry:\n    after = weather.now()\n"
     code += "except ToolError as error:\n    after = str(error)\n[before, waited, after]"
     with open_app_with_state(tmp_path, tools=(*TOOLS, pause)) as app:
@@ -317,10 +371,12 @@ def test_a_bundle_disabled_during_a_run_is_disabled_for_the_next_call(tmp_path: 
     assert "bundle weather is disabled" in after
 
 
-# --- permissions ---------------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
-def test_an_http_tool_requires_the_network_permission(app: App, other: BundleStore, site: Site) -> None:
+def test_an_http_tool_requires_the_network_permission(
+    app: App, other: BundleStore, site: Site
+) -> None:
     put(other, "weather", {"forecast@1": forecast(site)})
     before = len(site.requests)
     answer = app.run("weather.forecast(city='Oslo')", agent="hermit")
@@ -329,13 +385,17 @@ def test_an_http_tool_requires_the_network_permission(app: App, other: BundleSto
     assert len(site.requests) == before
 
 
-def test_a_stored_tool_requires_the_permissions_of_its_function(app: App, other: BundleStore) -> None:
+def test_a_stored_tool_requires_the_permissions_of_its_function(
+    app: App, other: BundleStore
+) -> None:
     put(other, "weather", {"program@1": draft("sample.program"), "write@1": draft("fs.write")})
     assert app.run("weather.program()").error == "permission_denied"
     assert app.run("weather.write(path='x', content='y')").error == "permission_denied"
 
 
-def test_a_stored_tool_cannot_call_a_tool_that_the_agent_may_not_call(app: App, other: BundleStore) -> None:
+def test_a_stored_tool_cannot_call_a_tool_that_the_agent_may_not_call(
+    app: App, other: BundleStore
+) -> None:
     put(other, "weather", {"where@1": draft("sample.where")})
     rejected = app.call("weather.where", {}, "narrow")
     assert (rejected.ok, rejected.ran) == (False, False)
@@ -347,20 +407,28 @@ def test_an_agent_can_be_restricted_to_a_bundle(app: App, other: BundleStore, si
     put(other, "weather", {"forecast@1": forecast(site)})
     put(other, "climate", {"now@1": tool_returning("mild")})
     put(other, "weather-2", {"now@1": tool_returning("x")})
-    assert app.call("weather.forecast", {"city": "Oslo"}, "narrow").unwrap() == {"q": ["Oslo"], "n": ["3"]}
+    assert app.call("weather.forecast", {"city": "Oslo"}, "narrow").unwrap() == {
+        "q": ["Oslo"],
+        "n": ["3"],
+    }
     assert app.call("weather.forecast@1", {"city": "Oslo"}, "narrow").ok
     for name in ("climate.now", "climate.now@1", "weather-2.now", "weather_2.now", "sample.give"):
         rejected = app.call(name, {}, "narrow")
         assert (rejected.ok, rejected.ran) == (False, False)
         assert "may not call" in str(rejected.error)
-    for code in ("ot.packs(info='list')", "ot.tools(info='list')", "ot.help('climate')", "ot.search('climate')"):
+    for code in (
+        "ot.packs(info='list')",
+        "ot.tools(info='list')",
+        "ot.help('climate')",
+        "ot.search('climate')",
+    ):
         output = app.run(code, agent="narrow").text
         assert "climate.now" not in output
         assert "climate" not in output.replace("'climate'", "")
     assert "weather" in app.run("ot.packs(info='list')", agent="narrow").text
 
 
-# --- call counts ---------------------------------------------------------------------------------------------------
+# --- call counts ----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -369,7 +437,11 @@ def test_calls_of_all_processes_are_counted_exactly(tmp_path: Path, other: Bundl
     bundle = put(
         other,
         "weather",
-        {"now@1": tool_returning("x"), "now@2": tool_returning("y"), "lost@1": draft("sample.missing")},
+        {
+            "now@1": tool_returning("x"),
+            "now@2": tool_returning("y"),
+            "lost@1": draft("sample.missing"),
+        },
     )
     files = {file: file.read_bytes() for file in (tmp_path / "bundles").rglob("*@*.json")}
     with open_app_with_state(tmp_path) as one, open_app_with_state(tmp_path) as another:
@@ -394,7 +466,7 @@ def test_a_rejected_call_is_not_counted(tmp_path: Path, other: BundleStore, site
     assert other.get_tool(bundle, "forecast", "1").call_count == 0
 
 
-# --- without a network ---------------------------------------------------------------------------------------------
+# --- without a network ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -409,7 +481,11 @@ def test_everything_except_http_calls_works_without_a_network(
         for name in ("connect", "connect_ex"):
             monkeypatch.setattr(socket.socket, name, fail_to_connect)
         monkeypatch.setattr(socket, "getaddrinfo", fail_to_connect)
-        put(other, "weather", {"now@1": tool_returning("x"), "far@1": http_draft("http://127.0.0.1:9/", retries=0)})
+        put(
+            other,
+            "weather",
+            {"now@1": tool_returning("x"), "far@1": http_draft("http://127.0.0.1:9/", retries=0)},
+        )
         assert app.data("weather.now()") == "x"
         assert "weather.far" in app.value("ot.help('weather')")
         assert app.data("ot.search('weather now')")
@@ -417,11 +493,13 @@ def test_everything_except_http_calls_works_without_a_network(
         assert app.data("weather.now()") == "x"
 
 
-# --- secrets -------------------------------------------------------------------------------------------------------
+# --- secrets --------------------------------------------------------------------------------------
 
 
 def tools_that_leak_secrets(site: Site) -> dict[str, dict[str, Any]]:
-    """Return tools that send secrets to servers that echo them, in every part of a request and a response."""
+    """Return tools that send secrets to servers that echo them, in every part of a request and a
+    response.
+    """
     secret = "${secret:WEATHER_KEY}"
     site.pages["/paths/"] = site.pages["/echo"]
     site.pages["/back"] = page(f"you sent {SECRET}".encode(), status=500)
@@ -435,8 +513,13 @@ def tools_that_leak_secrets(site: Site) -> dict[str, dict[str, Any]]:
         "auth@1": http_draft(site.url("/echo"), auth=auth),
         "basic@1": http_draft(site.url("/echo"), auth=basic),
         "fails@1": http_draft(site.url("/back"), headers={"X-Key": secret}, retries=0),
-        "moved@1": http_draft(site.url("/redirect-to"), query={"url": "http://${secret:WEATHER_KEY}.example.com/"}),
-        "schema@1": {**http_draft(site.url("/echo"), headers={"X-Key": secret}), "outputSchema": {"type": "integer"}},
+        "moved@1": http_draft(
+            site.url("/redirect-to"), query={"url": "http://${secret:WEATHER_KEY}.example.com/"}
+        ),
+        "schema@1": {
+            **http_draft(site.url("/echo"), headers={"X-Key": secret}),
+            "outputSchema": {"type": "integer"},
+        },
         "refused@1": http_draft("http://elsewhere.example.com/", headers={"X-Key": secret}),
         "cut@1": http_draft(site.url("/cut"), query={"key": secret}, retries=0),
     }
@@ -444,7 +527,14 @@ def tools_that_leak_secrets(site: Site) -> dict[str, dict[str, Any]]:
 
 def encoded_secrets() -> list[str]:
     basic = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
-    return [SECRET, PASSWORD, quote(PASSWORD, safe=""), quote_plus(PASSWORD), json.dumps(PASSWORD)[1:-1], basic]
+    return [
+        SECRET,
+        PASSWORD,
+        quote(PASSWORD, safe=""),
+        quote_plus(PASSWORD),
+        json.dumps(PASSWORD)[1:-1],
+        basic,
+    ]
 
 
 def allow_secrets(site: Site, bundle: str = "weather") -> dict[str, Any]:
@@ -456,13 +546,20 @@ def allow_secrets(site: Site, bundle: str = "weather") -> dict[str, Any]:
 def test_a_tool_sends_a_secret_only_where_an_owner_allowed_it(tmp_path: Path, site: Site) -> None:
     login = {"name": "login", **http_draft(site.url("/login"))["httpImpl"]}
     key = {"headers": {"X-Key": "${secret:WEATHER_KEY}"}}
-    tools = {"plain@1": http_draft(site.url(), **key), "late@1": http_draft(site.url(), steps=[login], **key)}
+    tools = {
+        "plain@1": http_draft(site.url(), **key),
+        "late@1": http_draft(site.url(), steps=[login], **key),
+    }
     site.requests.clear()
     command = f"onetool secret allow WEATHER_KEY --bundle weather --host {site.url('')}"
     with serve_app(tmp_path, SETTINGS, TOOLS, SECRETS) as server:
         rest, bundle = server.rest, server.rest.bundle("weather")
         stored = [rest.tool(bundle, name.partition("@")[0], "1", **tools[name]) for name in tools]
-        for allowed in (SETTINGS, allow_secrets(site, "other"), {**SETTINGS, "bundle_secrets": OTHER_ORIGINS}):
+        for allowed in (
+            SETTINGS,
+            allow_secrets(site, "other"),
+            {**SETTINGS, "bundle_secrets": OTHER_ORIGINS},
+        ):
             server.change(allowed)
             for path in stored:
                 error = rest.invoke(path).json()["error"]
@@ -488,12 +585,24 @@ def test_a_secret_is_in_no_response_and_in_no_file(tmp_path: Path, site: Site) -
     with open_app_with_state(tmp_path, settings) as app:
         for name in tools_that_leak_secrets(site):
             slug = name.partition("@")[0]
-            answers += [app.run(f"weather.{slug}()").text, app.run(f"repr([weather.{slug}()] * 9)").text]
+            answers += [
+                app.run(f"weather.{slug}()").text,
+                app.run(f"repr([weather.{slug}()] * 9)").text,
+            ]
             answers.append(repr(app.call(f"weather.{slug}")))
-            answers.append(app.run(f"try:\n    weather.{slug}()\nexcept Exception as e:\n    print(vars(e))").text)
-        answers += [app.run(f"ot.{ask}").text for ask in ("stats()", "health()", "help('weather')", "config()")]
+            answers.append(
+                app.run(
+                    f"try:\n    weather.{slug}()\nexcept Exception as e:\n    print(vars(e))"
+                ).text
+            )
+        answers += [
+            app.run(f"ot.{ask}").text
+            for ask in ("stats()", "health()", "help('weather')", "config()")
+        ]
         answers.append(app.run("ot.help('weather.header', info='full')").text)
-    sent = [request for request in site.requests if SECRET in repr(request) or "canary" in repr(request)]
+    sent = [
+        request for request in site.requests if SECRET in repr(request) or "canary" in repr(request)
+    ]
     assert len(sent) > 10  # the secrets were sent and echoed
     files = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     assert {"onetool.log", "audit.jsonl"} <= {file.name for file in files}
@@ -518,13 +627,27 @@ def list_rest_bodies(rest: Rest, site: Site) -> Iterator[str]:
         path = rest.tool(bundle, name.partition("@")[0], **body)
         yield rest.invoke(path).text
         yield rest.send("GET", path).text
-        yield rest.send("POST", f"/api/tools/weather.{name.partition('@')[0]}/call", {"args": {}}).text
-    for path in ("/tools/tools", "/tools/search?q=weather", "/api/tools?q=weather", "/api/stats", "/metrics"):
+        yield rest.send(
+            "POST", f"/api/tools/weather.{name.partition('@')[0]}/call", {"args": {}}
+        ).text
+    for path in (
+        "/tools/tools",
+        "/tools/search?q=weather",
+        "/api/tools?q=weather",
+        "/api/stats",
+        "/metrics",
+    ):
         yield rest.send("GET", path).text
 
 
-def test_a_missing_secret_is_named_and_nothing_is_sent(app: App, other: BundleStore, site: Site) -> None:
-    put(other, "weather", {"now@1": http_draft(site.url("/echo"), headers={"X-Key": "${secret:NOT_THERE}"})})
+def test_a_missing_secret_is_named_and_nothing_is_sent(
+    app: App, other: BundleStore, site: Site
+) -> None:
+    put(
+        other,
+        "weather",
+        {"now@1": http_draft(site.url("/echo"), headers={"X-Key": "${secret:NOT_THERE}"})},
+    )
     before = len(site.requests)
     message = app.failure("weather.now()")
     assert "secret NOT_THERE is not set" in message
@@ -539,13 +662,15 @@ def test_call_counts_are_written_while_the_server_runs(app: App, other: BundleSt
     assert eventually(lambda: other.get_tool(bundle, "now", "1").call_count == 1)
 
 
-# --- files edited by hand ------------------------------------------------------------------------------------------
+# --- files edited by hand -------------------------------------------------------------------------
 
 
 def edit_tool_file(directory: Path, name: str, **changes: Any) -> None:
     """Change fields of a tool's file."""
     (file,) = (directory / "bundles").rglob(name)
-    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **changes}), encoding="utf-8")
+    file.write_text(
+        json.dumps({**json.loads(file.read_text("utf-8")), **changes}), encoding="utf-8"
+    )
 
 
 @pytest.mark.sampled(3)
@@ -558,7 +683,11 @@ def edit_tool_file(directory: Path, name: str, **changes: Any) -> None:
         {"argSchema": {"type": "object", "required": 7}},
         {"argSchema": {"type": "no such type"}},
         {"argSchema": {"$ref": "#/nowhere"}},
-        {"argSchema": {"properties": {"a": {"type": 5, "default": {}, "description": 9, "enum": 4}}}},
+        {
+            "argSchema": {
+                "properties": {"a": {"type": 5, "default": {}, "description": 9, "enum": 4}}
+            }
+        },
         {"outputSchema": {"type": 5}},
         {"httpImpl": {}},
         {"httpImpl": {"method": "STEAL", "urlTemplate": "http://${a}/", "auth": {"value": SECRET}}},
@@ -569,7 +698,11 @@ def edit_tool_file(directory: Path, name: str, **changes: Any) -> None:
 def test_a_tool_file_broken_by_hand_does_not_affect_other_tools(
     tmp_path: Path, other: BundleStore, site: Site, changes: dict[str, Any]
 ) -> None:
-    put(other, "weather", {"broken@1": http_draft(site.url("/echo")), "now@1": tool_returning("fine")})
+    put(
+        other,
+        "weather",
+        {"broken@1": http_draft(site.url("/echo")), "now@1": tool_returning("fine")},
+    )
     edit_tool_file(tmp_path, "broken@1.json", **changes)
     other.rescan()
     with open_app_with_state(tmp_path) as app:
@@ -584,7 +717,9 @@ def test_a_tool_file_broken_by_hand_does_not_affect_other_tools(
         assert app.data("ot.search('weather broken')")
 
 
-def test_a_tool_may_refer_to_a_tool_of_a_bundle_not_yet_loaded(tmp_path: Path, other: BundleStore) -> None:
+def test_a_tool_may_refer_to_a_tool_of_a_bundle_not_yet_loaded(
+    tmp_path: Path, other: BundleStore
+) -> None:
     put(other, "first", {"a@1": draft("second.b")})
     put(other, "second", {"b@1": tool_returning("it")})
     with open_app_with_state(tmp_path) as app:
@@ -601,7 +736,11 @@ def test_a_tool_added_by_another_process_is_callable_at_once(app: App, other: Bu
 def test_descriptions_are_sanitized_before_a_model_reads_them(app: App, other: BundleStore) -> None:
     trap = "Nice\u202e tool.\u200b\x1b[31m"
     schema = {"type": "object", "properties": {"city": {"type": "string", "description": trap}}}
-    put(other, "poison", {"now@1": {**tool_returning("one"), "description": trap, "argSchema": schema}})
+    put(
+        other,
+        "poison",
+        {"now@1": {**tool_returning("one"), "description": trap, "argSchema": schema}},
+    )
     output = app.value("ot.help('poison.now', info='full')")
     assert "Nice tool." in output
     assert not {"\u202e", "\u200b", "\x1b"} & set(output)

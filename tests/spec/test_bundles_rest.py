@@ -80,15 +80,19 @@ def rest(server: ServedApp) -> Rest:
     return server.rest
 
 
-# --- bundles -------------------------------------------------------------------------------------------------------
+# --- bundles --------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("bundles.bundle.put-creates", "bundles.bundle.put-replaces", "bundles.routes.camel-case")
+@pytest.mark.spec(
+    "bundles.bundle.put-creates", "bundles.bundle.put-replaces", "bundles.routes.camel-case"
+)
 def test_a_put_creates_a_bundle_and_a_second_one_replaces_it(rest: Rest) -> None:
     path, slug = f"/tools/bundles/{new_id()}", new_slug()
     created = rest.send("PUT", path, {"slug": slug, "displayName": "One", "isEnabled": True})
     assert created.status_code == 201
-    replaced = rest.send("PUT", path, {"slug": slug, "displayName": "Two", "isEnabled": True, "description": "more"})
+    replaced = rest.send(
+        "PUT", path, {"slug": slug, "displayName": "Two", "isEnabled": True, "description": "more"}
+    )
     assert replaced.status_code == 200
     stored = replaced.json()
     assert list(stored) == [
@@ -110,15 +114,22 @@ def test_a_patch_enables_or_disables_a_bundle_and_changes_nothing_else(rest: Res
     assert rest.get(path) == {**before, "isEnabled": False}
 
 
-@pytest.mark.spec("bundles.bundle.list", "bundles.routes.list-parameters", "bundles.bundle.list-hides-disabled")
+@pytest.mark.spec(
+    "bundles.bundle.list", "bundles.routes.list-parameters", "bundles.bundle.list-hides-disabled"
+)
 def test_bundles_are_listed_by_id_and_disabled_ones_only_on_request(rest: Rest) -> None:
     ids = [rest.bundle().rpartition("/")[2] for _ in range(3)]
     rest.switch(f"/tools/bundles/{ids[2]}", on=False)
 
     def list_names(*given: str, **parameters: Any) -> list[str]:
-        return [bundle["id"] for bundle in rest.get("/tools/bundles", bundleIDs=list(given), **parameters)["bundles"]]
+        return [
+            bundle["id"]
+            for bundle in rest.get("/tools/bundles", bundleIDs=list(given), **parameters)["bundles"]
+        ]
 
-    assert set(list_names(ids[0], ids[1])) == set(list_names(f"{ids[0]},{ids[1]}")) == {ids[0], ids[1]}
+    assert (
+        set(list_names(ids[0], ids[1])) == set(list_names(f"{ids[0]},{ids[1]}")) == {ids[0], ids[1]}
+    )
     assert list_names(f"{ids[0]},{ids[1]}", ids[2]) == list_names(ids[0].upper(), ids[1])
     assert set(list_names(*ids, includeDisabled="true")) == set(ids)
     everything = {bundle["id"] for bundle in rest.all("/tools/bundles", "bundles")}
@@ -141,7 +152,7 @@ def test_a_disabled_bundle_disables_its_tools(rest: Rest) -> None:
     assert len(rest.get("/tools/tools", bundleIDs=ident)["tools"]) == 1
 
 
-# --- tools ---------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.tool.put-creates", "bundles.tool.get")
@@ -164,11 +175,16 @@ def test_a_put_creates_a_tool_and_a_get_returns_it(rest: Rest) -> None:
 def test_a_put_of_an_existing_pair_is_a_conflict_and_changes_nothing(rest: Rest) -> None:
     path = rest.tool(rest.bundle())
     before = rest.get(path)
-    assert get_error_code(rest.send("PUT", path, {**draft(), "displayName": "Other"})) == (409, "duplicate")
+    assert get_error_code(rest.send("PUT", path, {**draft(), "displayName": "Other"})) == (
+        409,
+        "duplicate",
+    )
     assert rest.get(path) == before
 
 
-@pytest.mark.spec("bundles.tool.patch-toggles", "bundles.state.disabled-tool", "bundles.tool.list-hides-disabled")
+@pytest.mark.spec(
+    "bundles.tool.patch-toggles", "bundles.state.disabled-tool", "bundles.tool.list-hides-disabled"
+)
 def test_a_patch_enables_or_disables_a_tool_and_changes_nothing_else(rest: Rest) -> None:
     bundle = rest.bundle()
     path, ident = rest.tool(bundle), bundle.rpartition("/")[2]
@@ -177,7 +193,10 @@ def test_a_patch_enables_or_disables_a_tool_and_changes_nothing_else(rest: Rest)
     assert get_error_code(rest.invoke(path)) == (409, "tool_disabled")
     assert rest.get("/tools/tools", bundleIDs=ident) == {"tools": []}
     assert len(rest.get("/tools/tools", bundleIDs=ident, includeDisabled="true")["tools"]) == 1
-    assert get_error_code(rest.send("PATCH", path, {"isEnabled": True, "tags": []})) == (400, "invalid")
+    assert get_error_code(rest.send("PATCH", path, {"isEnabled": True, "tags": []})) == (
+        400,
+        "invalid",
+    )
     assert rest.switch(path, on=True) == before
 
 
@@ -188,13 +207,19 @@ def test_a_deleted_tool_is_gone_and_its_name_can_be_reused(rest: Rest) -> None:
     first = rest.get(path)["id"]
     deleted = rest.send("DELETE", path)
     assert (deleted.status_code, deleted.content) == (204, b"")
-    assert get_error_code(rest.send("GET", path)) == get_error_code(rest.send("DELETE", path)) == (404, "not_found")
+    assert (
+        get_error_code(rest.send("GET", path))
+        == get_error_code(rest.send("DELETE", path))
+        == (404, "not_found")
+    )
     assert get_error_code(rest.invoke(path)) == (404, "not_found")
     rest.tool(bundle)
     assert rest.get(path)["id"] != first
 
 
-@pytest.mark.spec("bundles.tool.list", "bundles.tool.list-by-tags", "bundles.routes.global-list-and-search")
+@pytest.mark.spec(
+    "bundles.tool.list", "bundles.tool.list-by-tags", "bundles.routes.global-list-and-search"
+)
 def test_the_global_list_is_served_at_both_paths(rest: Rest) -> None:
     bundles = [rest.bundle(), rest.bundle()]
     ids = [bundle.rpartition("/")[2] for bundle in bundles]
@@ -203,13 +228,17 @@ def test_the_global_list_is_served_at_both_paths(rest: Rest) -> None:
     rest.tool(bundles[1], "three", tags=["green"])
 
     def list_names(path: str = "/tools/tools", **parameters: Any) -> set[str]:
-        return {found["slug"] for found in rest.all(path, "tools", **{"bundleIDs": ids, **parameters})}
+        return {
+            found["slug"] for found in rest.all(path, "tools", **{"bundleIDs": ids, **parameters})
+        }
 
     assert list_names() == list_names("/tools") == {"one", "two", "three"}
     assert list_names(bundleIDs=ids[0]) == {"one", "two"}
     assert list_names(tags="red,green") == list_names(tags=["red", "green"]) == {"one", "three"}
     assert list_names(tags="round") == {"one"}
-    assert {"one", "two", "three"} <= {found["slug"] for found in rest.all("/tools", "tools", pageSize=256)}
+    assert {"one", "two", "three"} <= {
+        found["slug"] for found in rest.all("/tools", "tools", pageSize=256)
+    }
 
 
 def test_a_tool_with_a_missing_function_is_disabled_until_it_returns(server: ServedApp) -> None:
@@ -244,7 +273,7 @@ def test_a_page_is_full_even_if_tools_without_a_function_are_omitted(rest: Rest)
     assert sum(sizes) == 3
 
 
-# --- state and errors ----------------------------------------------------------------------------------------------
+# --- state and errors -----------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.state.disabled-bundle")
@@ -252,9 +281,18 @@ def test_tools_of_a_disabled_bundle_cannot_be_added_or_changed(rest: Rest) -> No
     bundle = rest.bundle()
     path = rest.tool(bundle)
     rest.switch(bundle, on=False)
-    assert get_error_code(rest.send("PUT", f"{bundle}/tools/new/version/1", draft())) == (409, "bundle_disabled")
-    assert get_error_code(rest.send("PATCH", path, {"isEnabled": False})) == (409, "bundle_disabled")
-    assert get_error_code(rest.send("PUT", f"{bundle}/tools/new/version/1", {"wrong": 1})) == (409, "bundle_disabled")
+    assert get_error_code(rest.send("PUT", f"{bundle}/tools/new/version/1", draft())) == (
+        409,
+        "bundle_disabled",
+    )
+    assert get_error_code(rest.send("PATCH", path, {"isEnabled": False})) == (
+        409,
+        "bundle_disabled",
+    )
+    assert get_error_code(rest.send("PUT", f"{bundle}/tools/new/version/1", {"wrong": 1})) == (
+        409,
+        "bundle_disabled",
+    )
 
 
 @pytest.mark.spec("bundles.state.deleted-bundle")
@@ -267,10 +305,17 @@ def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(rest: Rest) -> None:
     assert rest.send("DELETE", bundle).status_code == 204
     for method, body in (("GET", None), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
         assert get_error_code(rest.send(method, bundle, body)) == (404, "not_found")
-    for method, body in (("GET", None), ("PUT", draft()), ("PATCH", {"isEnabled": True}), ("DELETE", None)):
+    for method, body in (
+        ("GET", None),
+        ("PUT", draft()),
+        ("PATCH", {"isEnabled": True}),
+        ("DELETE", None),
+    ):
         assert get_error_code(rest.send(method, path, body)) == (404, "not_found")
     assert get_error_code(rest.invoke(path)) == (404, "not_found")
-    revived = rest.send("PUT", bundle, {"slug": stored["slug"], "displayName": "Back", "isEnabled": True})
+    revived = rest.send(
+        "PUT", bundle, {"slug": stored["slug"], "displayName": "Back", "isEnabled": True}
+    )
     assert revived.status_code == 200
     assert revived.json()["createdAt"] == stored["createdAt"]
     rest.tool(bundle)
@@ -280,7 +325,10 @@ def test_a_slug_of_another_live_bundle_is_a_conflict(rest: Rest) -> None:
     slug = new_slug()
     rest.bundle(slug)
     body = {"slug": slug, "displayName": "x", "isEnabled": True}
-    assert get_error_code(rest.send("PUT", f"/tools/bundles/{new_id()}", body)) == (409, "slug_taken")
+    assert get_error_code(rest.send("PUT", f"/tools/bundles/{new_id()}", body)) == (
+        409,
+        "slug_taken",
+    )
 
 
 @pytest.mark.spec("bundles.error.uniform-body", "bundles.error.status")
@@ -347,8 +395,13 @@ def test_a_wrong_method_is_405_with_the_allowed_methods(rest: Rest) -> None:
 def test_a_body_of_another_media_type_is_415(rest: Rest, headers: dict[str, str]) -> None:
     content = json.dumps({"slug": new_slug(), "displayName": "x", "isEnabled": True}).encode()
     path = f"/tools/bundles/{new_id()}"
-    assert get_error_code(rest.client.put(path, content=content, headers=headers)) == (415, "unsupported_media_type")
-    good = rest.client.put(path, content=content, headers={"content-type": 'Application/JSON; charset="UTF-8"'})
+    assert get_error_code(rest.client.put(path, content=content, headers=headers)) == (
+        415,
+        "unsupported_media_type",
+    )
+    good = rest.client.put(
+        path, content=content, headers={"content-type": 'Application/JSON; charset="UTF-8"'}
+    )
     assert good.status_code == 201
 
 
@@ -356,7 +409,9 @@ def test_unknown_query_parameters_are_rejected(rest: Rest) -> None:
     misspelled = rest.send("GET", "/tools/bundles?pagesize=3")
     assert get_error_code(misspelled) == (400, "invalid")
     message = misspelled.json()["error"]["message"]
-    assert message.startswith("unknown query parameter 'pagesize': expected pageSize, pageToken, includeDisabled")
+    assert message.startswith(
+        "unknown query parameter 'pagesize': expected pageSize, pageToken, includeDisabled"
+    )
     assert message.endswith("Hint: did you mean pageSize?")
     assert get_error_code(rest.send("GET", f"/tools/bundles/{new_id()}?x=1")) == (400, "invalid")
 
@@ -377,22 +432,37 @@ def test_messages_show_letters_and_escape_what_is_invisible(rest: Rest) -> None:
 
 
 def test_problems_of_a_body_are_described_in_plain_words(rest: Rest) -> None:
-    answer = rest.send("PUT", f"/tools/bundles/{new_id()}", {"slug": 5, "isEnabled": True, "color": "red"})
-    problems = {each["field"]: each["problem"] for each in answer.json()["error"]["details"]["problems"]}
-    assert problems == {"slug": "must be a valid string", "displayName": "is required", "color": "unknown field"}
+    answer = rest.send(
+        "PUT", f"/tools/bundles/{new_id()}", {"slug": 5, "isEnabled": True, "color": "red"}
+    )
+    problems = {
+        each["field"]: each["problem"] for each in answer.json()["error"]["details"]["problems"]
+    }
+    assert problems == {
+        "slug": "must be a valid string",
+        "displayName": "is required",
+        "color": "unknown field",
+    }
 
 
 @pytest.mark.spec("bundles.error.transport-status")
 def test_a_body_that_is_too_large_is_413_with_or_without_content_length(rest: Rest) -> None:
     path, headers = f"/tools/bundles/{new_id()}", {"content-type": "application/json"}
     large = b" " * ((4 << 20) + 1)
-    assert get_error_code(rest.client.put(path, content=large, headers=headers)) == (413, "too_large")
-    in_pieces = rest.client.put(path, content=(large[at : at + 65536] for at in range(0, len(large), 65536)))
+    assert get_error_code(rest.client.put(path, content=large, headers=headers)) == (
+        413,
+        "too_large",
+    )
+    in_pieces = rest.client.put(
+        path, content=(large[at : at + 65536] for at in range(0, len(large), 65536))
+    )
     assert get_error_code(in_pieces) == (413, "too_large")
 
 
 @pytest.mark.spec("bundles.error.transport-status")
-def test_a_store_locked_by_another_process_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_locked_by_another_process_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store_lock, "LOCK_TIMEOUT_SECONDS", 0.1)
     with serve_app(tmp_path) as server:
         bundle = server.rest.bundle()
@@ -413,7 +483,10 @@ def test_the_first_error_takes_precedence(rest: Rest) -> None:
     assert "invalid bundle ID" in rest.send("PUT", "/tools/bundles/x", **broken).text
     for path in (unknown, f"{unknown}/tools/a/version/1"):
         assert get_error_code(rest.send("PATCH", path, **broken)) == (404, "not_found")
-    assert get_error_code(rest.send("PUT", f"{unknown}/tools/a/version/1", content=b"x")) == (404, "not_found")
+    assert get_error_code(rest.send("PUT", f"{unknown}/tools/a/version/1", content=b"x")) == (
+        404,
+        "not_found",
+    )
     bundle = rest.bundle()
     path = rest.tool(bundle)
     assert get_error_code(rest.send("PUT", path, {**draft(), "more": 1})) == (
@@ -448,9 +521,14 @@ def test_the_first_error_takes_precedence(rest: Rest) -> None:
         b'{"slug": "SLUG", "displayName": "\\ud800", "isEnabled": true}',
         b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": NaN}',
         b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": 1e999}',
-        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": ' + b"9" * 5000 + b"}",
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": '
+        + b"9" * 5000
+        + b"}",
         b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": ' + b"[" * 100_000,
-        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": ' + b"[" * 150 + b"]" * 150 + b"}",
+        b'{"slug": "SLUG", "displayName": "x", "isEnabled": true, "description": '
+        + b"[" * 150
+        + b"]" * 150
+        + b"}",
         b'{"slug": "SLUG", "displayName": "\xff", "isEnabled": true}',
         '{"slug": "SLUG", "displayName": "x", "isEnabled": true}'.encode("utf-16"),
         b'\xef\xbb\xbf{"slug": "SLUG", "displayName": "x", "isEnabled": true}',
@@ -464,12 +542,17 @@ def test_an_invalid_body_is_400_and_creates_nothing(rest: Rest, content: bytes) 
     assert get_error_code(rest.send("GET", path)) == (404, "not_found")
 
 
-@pytest.mark.parametrize("body", [{"args": []}, {"args": None}, {"args": {}, "more": 1}, {"arguments": {}}])
+@pytest.mark.parametrize(
+    "body", [{"args": []}, {"args": None}, {"args": {}, "more": 1}, {"arguments": {}}]
+)
 def test_a_call_with_an_invalid_body_is_400(rest: Rest, body: JsonObject) -> None:
-    assert get_error_code(rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", body)) == (400, "invalid")
+    assert get_error_code(rest.send("POST", f"{rest.tool(rest.bundle())}/invoke", body)) == (
+        400,
+        "invalid",
+    )
 
 
-# --- paths ---------------------------------------------------------------------------------------------------------
+# --- paths ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slug", ["überschrift", "天气", "ПОГОДА", "\U0001d4b3-ray", "a" * 64, "٣"])
@@ -506,7 +589,7 @@ def test_no_encoding_of_a_path_reaches_another_route(rest: Rest, path: str) -> N
     assert headers["content-type"] == "application/json"
 
 
-# --- pages ---------------------------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -529,8 +612,14 @@ def test_a_page_has_25_items_by_default_and_256_at_most(rest: Rest, large_bundle
         assert count_items(**{name: 7}) == 7
         assert count_items(**{name: 257}) == count_items(**{name: "9" * 6000}) == 256
         for wrong in (0, -1, "x", "1.5", "1e2", "", " 5", "٣", "0x10", "1_0"):
-            assert get_error_code(rest.client.get("/tools", params={name: wrong})) == (400, "invalid")
-    assert get_error_code(rest.client.get("/tools?pageSize=1&recommendedPageSize=1")) == (400, "invalid")
+            assert get_error_code(rest.client.get("/tools", params={name: wrong})) == (
+                400,
+                "invalid",
+            )
+    assert get_error_code(rest.client.get("/tools?pageSize=1&recommendedPageSize=1")) == (
+        400,
+        "invalid",
+    )
     assert get_error_code(rest.client.get("/tools/bundles?pageSize=0")) == (400, "invalid")
     assert get_error_code(rest.client.get("/tools/search?q=x&pageSize=-3")) == (400, "invalid")
 
@@ -538,18 +627,36 @@ def test_a_page_has_25_items_by_default_and_256_at_most(rest: Rest, large_bundle
 @pytest.mark.spec("bundles.page.token-is-signed", "bundles.page.token-pins-filters")
 def test_a_page_token_is_valid_only_for_its_own_list(rest: Rest, large_bundle: str) -> None:
     token = rest.get("/tools", bundleIDs=large_bundle, tags="many")["nextPageToken"]
-    assert len(rest.get("/tools/tools", bundleIDs=large_bundle, tags="many", pageToken=token, pageSize=3)["tools"]) == 3
+    assert (
+        len(
+            rest.get(
+                "/tools/tools", bundleIDs=large_bundle, tags="many", pageToken=token, pageSize=3
+            )["tools"]
+        )
+        == 3
+    )
     changed = token[:-1] + ("A" if token[-1] != "A" else "B")
     lists = [
         ("/tools", {"bundleIDs": large_bundle, "tags": "many", "pageToken": changed}),
         ("/tools", {"bundleIDs": large_bundle, "tags": "many", "pageToken": "made-up"}),
         ("/tools", {"bundleIDs": large_bundle, "pageToken": token}),
-        ("/tools", {"bundleIDs": large_bundle, "tags": "many", "pageToken": token, "includeDisabled": "true"}),
+        (
+            "/tools",
+            {
+                "bundleIDs": large_bundle,
+                "tags": "many",
+                "pageToken": token,
+                "includeDisabled": "true",
+            },
+        ),
         ("/tools/bundles", {"bundleIDs": large_bundle, "pageToken": token}),
         ("/tools/search", {"q": "tool", "pageToken": token}),
     ]
     for path, parameters in lists:
-        assert get_error_code(rest.client.get(path, params=parameters)) == (400, "invalid"), parameters
+        assert get_error_code(rest.client.get(path, params=parameters)) == (
+            400,
+            "invalid",
+        ), parameters
 
 
 @pytest.mark.spec("bundles.page.token-survives-restart")
@@ -558,7 +665,9 @@ def test_a_page_token_is_valid_after_a_restart(tmp_path: Path) -> None:
         created = [first.rest.bundle().rpartition("/")[2] for _ in range(4)]
         page_one = first.rest.get("/tools/bundles", pageSize=3)
     with serve_app(tmp_path) as second:
-        page_two = second.rest.get("/tools/bundles", pageSize=3, pageToken=page_one["nextPageToken"])
+        page_two = second.rest.get(
+            "/tools/bundles", pageSize=3, pageToken=page_one["nextPageToken"]
+        )
     seen = [bundle["id"] for bundle in (*page_one["bundles"], *page_two["bundles"])]
     assert [ident for ident in seen if ident in created] == sorted(created)
 
@@ -580,10 +689,12 @@ def test_unchanged_tools_are_listed_once_while_others_are_added_and_deleted(rest
     assert len(seen) == len(set(seen))
 
 
-# --- search --------------------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("bundles.search.classes", "bundles.routes.global-list-and-search", "bundles.search.at-once")
+@pytest.mark.spec(
+    "bundles.search.classes", "bundles.routes.global-list-and-search", "bundles.search.at-once"
+)
 def test_a_search_at_both_paths_returns_the_best_match_first(rest: Rest) -> None:
     bundle = rest.bundle()
     rest.tool(bundle, "likeness", displayName="x", description="zebrafishs")
@@ -608,20 +719,28 @@ def test_a_search_at_both_paths_returns_the_best_match_first(rest: Rest) -> None
 
 @pytest.mark.spec("bundles.search.plain-text", "bundles.search.blank-query")
 @pytest.mark.parametrize(
-    "q", ['"', "*", "a AND", "NEAR(", "^x", "-", "col:x", "'; drop table tools;--", "\0", "%", "\u0301"]
+    "q",
+    ['"', "*", "a AND", "NEAR(", "^x", "-", "col:x", "'; drop table tools;--", "\0", "%", "\u0301"],
 )
 def test_a_query_has_no_special_characters(rest: Rest, q: str) -> None:
     assert rest.client.get("/tools/search", params={"q": q}).status_code in {200, 400}
     assert get_error_code(rest.client.get("/tools/search", params={"q": " \t"})) == (400, "invalid")
 
 
-# --- calls ---------------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("bundles.invoke.python-dispatch", "bundles.invoke.success", "bundles.invoke.arguments-are-checked")
+@pytest.mark.spec(
+    "bundles.invoke.python-dispatch",
+    "bundles.invoke.success",
+    "bundles.invoke.arguments-are-checked",
+)
 def test_a_python_tool_receives_validated_arguments_and_the_context(rest: Rest) -> None:
     path = rest.tool(rest.bundle(), **draft("sample.add"), argSchema=ADDING)
-    assert rest.invoke(path, {"left": 1}).json() == {"ok": True, "value": {"sum": 3, "agent": "default"}}
+    assert rest.invoke(path, {"left": 1}).json() == {
+        "ok": True,
+        "value": {"sum": 3, "agent": "default"},
+    }
     for wrong in ({}, {"left": "one"}, {"left": "1"}, {"left": 1, "up": 2}):
         answer = rest.invoke(path, wrong)
         assert get_error_code(answer) == (400, "invalid"), wrong
@@ -634,11 +753,17 @@ def test_a_python_tool_receives_validated_arguments_and_the_context(rest: Rest) 
 def test_an_undeclared_argument_is_rejected(rest: Rest) -> None:
     bundle, properties = rest.bundle(), {"query": {"type": "string"}, "limit": {"type": "integer"}}
     path = rest.tool(bundle, "search", argSchema={"type": "object", "properties": properties})
-    for name, nearest in (("querry", "did you mean query?"), ("quer", "did you mean query?"), ("xyz", "'xyz'")):
+    for name, nearest in (
+        ("querry", "did you mean query?"),
+        ("quer", "did you mean query?"),
+        ("xyz", "'xyz'"),
+    ):
         answer = rest.invoke(path, {name: "x"})
         assert get_error_code(answer) == (400, "invalid")
         assert nearest in answer.json()["error"]["message"]
-        called = rest.send("POST", f"/api/tools/{bundle_name(rest, bundle)}.search/call", {"args": {name: "x"}})
+        called = rest.send(
+            "POST", f"/api/tools/{bundle_name(rest, bundle)}.search/call", {"args": {name: "x"}}
+        )
         assert get_error_code(called) == (400, "invalid")
     open_schemas: list[dict[str, Any]] = [
         {"additionalProperties": {"type": "string"}},
@@ -649,19 +774,37 @@ def test_an_undeclared_argument_is_rejected(rest: Rest) -> None:
         schema = {"type": "object", "properties": properties, **more}
         path = rest.tool(bundle, f"more-{next(iter(more)).lower()}", argSchema=schema)
         reached = rest.invoke(path, {"xy": "1"}).json()["error"]["message"]
-        assert reached.startswith("sample.give() has no argument 'xy'")  # the function, not the stored tool
-    assert rest.invoke(rest.tool(bundle, "nothing"), {"value": 1}).json() == {"ok": True, "value": 1}
+        assert reached.startswith(
+            "sample.give() has no argument 'xy'"
+        )  # the function, not the stored tool
+    assert rest.invoke(rest.tool(bundle, "nothing"), {"value": 1}).json() == {
+        "ok": True,
+        "value": 1,
+    }
 
 
 def bundle_name(rest: Rest, bundle: str) -> str:
     return str(rest.get(bundle)["slug"])
 
 
-@pytest.mark.spec("bundles.invoke.http-dispatch", "bundles.invoke.success", "bundles.usage.off-the-path")
+@pytest.mark.spec(
+    "bundles.invoke.http-dispatch", "bundles.invoke.success", "bundles.usage.off-the-path"
+)
 def test_an_http_tool_builds_its_request_from_its_templates(rest: Rest, site: Site) -> None:
-    impl = {"query": {"q": "${city}"}, "headers": {"X-Key": "${secret:KEY}"}, "response": {"selector": "query"}}
-    path = rest.tool(rest.bundle("bound"), **http_draft(site.url("/echo"), **impl), argSchema={"required": ["city"]})
-    assert rest.invoke(path, {"city": "Köln & Bonn"}).json() == {"ok": True, "value": {"q": ["Köln & Bonn"]}}
+    impl = {
+        "query": {"q": "${city}"},
+        "headers": {"X-Key": "${secret:KEY}"},
+        "response": {"selector": "query"},
+    }
+    path = rest.tool(
+        rest.bundle("bound"),
+        **http_draft(site.url("/echo"), **impl),
+        argSchema={"required": ["city"]},
+    )
+    assert rest.invoke(path, {"city": "Köln & Bonn"}).json() == {
+        "ok": True,
+        "value": {"q": ["Köln & Bonn"]},
+    }
     assert site.last.header("x-key") == SECRET
     assert get_error_code(rest.invoke(path)) == (400, "invalid")
 
@@ -675,8 +818,14 @@ def test_a_failed_tool_is_a_response_without_secrets(rest: Rest, site: Site) -> 
     assert (failed.json()["ok"], error["type"], error["sector"]) == (False, "execution_error", 7)
     assert "[REDACTED]" in error["message"]
     status = rest.invoke(rest.tool(bundle, "status", **http_draft(site.url("/status/418")))).json()
-    assert (status["ok"], status["error"]["type"], status["error"]["status"]) == (False, "http_status", 418)
-    rejected = rest.invoke(rest.tool(bundle, "host", **http_draft("http://example.invalid/"))).json()
+    assert (status["ok"], status["error"]["type"], status["error"]["status"]) == (
+        False,
+        "http_status",
+        418,
+    )
+    rejected = rest.invoke(
+        rest.tool(bundle, "host", **http_draft("http://example.invalid/"))
+    ).json()
     assert (rejected["ok"], rejected["error"]["type"]) == (False, "network")
     leaked = rest.invoke(rest.tool(bundle, "give"), {"value": {SECRET: [SECRET, 1]}})
     assert leaked.json() == {"ok": True, "value": {"[REDACTED]": ["[REDACTED]", 1]}}
@@ -721,7 +870,10 @@ def test_calls_over_the_limit_are_429_with_retry_after(rest: Rest, site: Site) -
     ],
 )
 def test_json_values_are_returned_unchanged(rest: Rest, value: object, expected: object) -> None:
-    assert rest.invoke(rest.tool(rest.bundle()), {"value": value}).json() == {"ok": True, "value": expected}
+    assert rest.invoke(rest.tool(rest.bundle()), {"value": value}).json() == {
+        "ok": True,
+        "value": expected,
+    }
 
 
 @pytest.mark.slow
@@ -731,7 +883,14 @@ def test_values_that_are_not_json_are_converted(tmp_path: Path) -> None:
     deep: Any = None
     for _ in range(100_000):
         deep = [deep]
-    values = {"nan": float("nan"), "half": "\ud800", "bytes": b"\0", "set": {1}, "circle": circle, "deep": deep}
+    values = {
+        "nan": float("nan"),
+        "half": "\ud800",
+        "bytes": b"\0",
+        "set": {1},
+        "circle": circle,
+        "deep": deep,
+    }
 
     @tool("sample.odd")
     def odd(which: str) -> Any:
@@ -741,7 +900,10 @@ def test_values_that_are_not_json_are_converted(tmp_path: Path) -> None:
     with serve_app(tmp_path, tools=[odd]) as server:
         path = server.rest.tool(server.rest.bundle(), **draft("sample.odd"))
         for which, expected in (("nan", None), ("half", "?"), ("bytes", "AA=="), ("set", [1])):
-            assert server.rest.invoke(path, {"which": which}).json() == {"ok": True, "value": expected}
+            assert server.rest.invoke(path, {"which": which}).json() == {
+                "ok": True,
+                "value": expected,
+            }
         for which in ("circle", "deep"):
             assert server.rest.invoke(path, {"which": which}).json()["ok"] is False
 
@@ -770,9 +932,15 @@ def test_a_slow_tool_does_not_delay_other_requests(tmp_path: Path) -> None:
 
     with serve_app(tmp_path, tools=[wait, give]) as server:
         bundle = server.rest.bundle()
-        slow, quick = server.rest.tool(bundle, "slow", **draft("sample.wait")), server.rest.tool(bundle, "quick")
+        slow, quick = (
+            server.rest.tool(bundle, "slow", **draft("sample.wait")),
+            server.rest.tool(bundle, "quick"),
+        )
         answers: list[httpx2.Response] = []
-        waiting = [threading.Thread(target=lambda: answers.append(server.rest.invoke(slow))) for _ in range(20)]
+        waiting = [
+            threading.Thread(target=lambda: answers.append(server.rest.invoke(slow)))
+            for _ in range(20)
+        ]
         for thread in waiting:
             thread.start()
         assert server.rest.invoke(quick, {"value": 1}).json()["ok"] is True
@@ -783,17 +951,23 @@ def test_a_slow_tool_does_not_delay_other_requests(tmp_path: Path) -> None:
         assert [answer.json() for answer in answers] == [{"ok": True, "value": "done"}] * 20
 
 
-# --- built-ins -----------------------------------------------------------------------------------------------------
+# --- built-ins ------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("bundles.builtin.ordinary-routes", "bundles.builtin.content-is-read-only", "bundles.error.precedence")
+@pytest.mark.spec(
+    "bundles.builtin.ordinary-routes",
+    "bundles.builtin.content-is-read-only",
+    "bundles.error.precedence",
+)
 def test_built_ins_are_served_by_the_ordinary_routes(tmp_path: Path) -> None:
     shipped, ident = BundleStore(tmp_path / "shipped"), new_id()
     shipped.put_bundle(ident, {"slug": "aquarium", "displayName": "Shipped", "isEnabled": True})
     shipped.put_tool(ident, "feed", "1.0", draft())
     shipped.close()
     with serve_app(tmp_path / "own", tools=[give]) as server:
-        server.onetool.bundles._store = BundleStore(tmp_path / "own" / "bundles", builtin=tmp_path / "shipped")
+        server.onetool.bundles._store = BundleStore(
+            tmp_path / "own" / "bundles", builtin=tmp_path / "shipped"
+        )
         rest, bundle = server.rest, f"/tools/bundles/{ident}"
         path = f"{bundle}/tools/feed/version/1.0"
         assert rest.get(bundle)["isBuiltIn"] is rest.get(path)["isBuiltIn"] is True
@@ -803,22 +977,34 @@ def test_built_ins_are_served_by_the_ordinary_routes(tmp_path: Path) -> None:
         assert rest.invoke(path, {"value": 1}).json() == {"ok": True, "value": 1}
         for method, at in (("PUT", bundle), ("DELETE", bundle), ("PUT", path), ("DELETE", path)):
             assert get_error_code(rest.send(method, at, {"wrong": 1})) == (403, "builtin_read_only")
-        assert get_error_code(rest.send("PATCH", path, {"isEnabled": False, "tags": []})) == (403, "builtin_read_only")
+        assert get_error_code(rest.send("PATCH", path, {"isEnabled": False, "tags": []})) == (
+            403,
+            "builtin_read_only",
+        )
         rest.switch(path, on=False)
         assert get_error_code(rest.invoke(path)) == (409, "tool_disabled")
         rest.switch(bundle, on=False)
         assert get_error_code(rest.invoke(path)) == (409, "bundle_disabled")
         for on in (True, False):
-            assert get_error_code(rest.send("PATCH", path, {"isEnabled": on})) == (409, "bundle_disabled")
+            assert get_error_code(rest.send("PATCH", path, {"isEnabled": on})) == (
+                409,
+                "bundle_disabled",
+            )
 
 
-# --- all responses -------------------------------------------------------------------------------------------------
+# --- all responses --------------------------------------------------------------------------------
 
 
 def test_responses_have_an_etag_that_changes_with_the_content(rest: Rest) -> None:
     bundle = rest.bundle()
     path = rest.tool(bundle)
-    for url in (bundle, path, "/tools/bundles", f"/tools?bundleIDs={bundle.rpartition('/')[2]}", "/tools/search?q=now"):
+    for url in (
+        bundle,
+        path,
+        "/tools/bundles",
+        f"/tools?bundleIDs={bundle.rpartition('/')[2]}",
+        "/tools/search?q=now",
+    ):
         first = rest.client.get(url)
         tag = first.headers["etag"]
         assert first.headers["cache-control"] == "no-cache"
@@ -833,7 +1019,14 @@ def test_responses_have_an_etag_that_changes_with_the_content(rest: Rest) -> Non
 
 def test_a_head_has_the_headers_of_a_get_and_no_body(rest: Rest) -> None:
     bundle = rest.bundle()
-    for url in (bundle, rest.tool(bundle), "/tools", "/tools/search?q=now", "/healthz", "/openapi.json"):
+    for url in (
+        bundle,
+        rest.tool(bundle),
+        "/tools",
+        "/tools/search?q=now",
+        "/healthz",
+        "/openapi.json",
+    ):
         got, head = rest.client.get(url), rest.client.head(url)
         assert (head.status_code, head.content) == (200, b"")
         for name in ("content-length", "content-type", "etag"):
@@ -849,7 +1042,10 @@ ROUTES = [
     ("GET", "/tools/tools/search?q=x"),
     ("GET", "/tools/bundles"),
     *((method, f"/tools/bundles/{UNKNOWN}") for method in ("GET", "PUT", "PATCH", "DELETE")),
-    *((method, f"/tools/bundles/{UNKNOWN}/tools/a/version/1") for method in ("GET", "PUT", "PATCH", "DELETE")),
+    *(
+        (method, f"/tools/bundles/{UNKNOWN}/tools/a/version/1")
+        for method in ("GET", "PUT", "PATCH", "DELETE")
+    ),
     ("POST", f"/tools/bundles/{UNKNOWN}/tools/a/version/1/invoke"),
     ("GET", "/healthz"),
     ("GET", "/openapi.json"),
@@ -900,7 +1096,9 @@ def test_every_documented_route_rejects_other_hosts_and_origins(rest: Rest) -> N
             assert get_error_code(answer) == (403, "forbidden"), (method, path, headers)
 
 
-def test_an_unexpected_error_shows_a_log_id_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_shows_a_log_id_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("of the inside")
 
@@ -916,14 +1114,17 @@ def test_an_unexpected_error_shows_a_log_id_and_no_traceback(tmp_path: Path, mon
     assert "of the inside" in logged["text"]
 
 
-# --- concurrency ---------------------------------------------------------------------------------------------------
+# --- concurrency ----------------------------------------------------------------------------------
 
 
 def test_one_of_many_concurrent_puts_of_the_same_pair_wins(rest: Rest) -> None:
     path = f"{rest.bundle()}/tools/now/version/1.0"
     statuses: list[int] = []
     threads = [
-        threading.Thread(target=lambda: statuses.append(rest.send("PUT", path, draft()).status_code)) for _ in range(12)
+        threading.Thread(
+            target=lambda: statuses.append(rest.send("PUT", path, draft()).status_code)
+        )
+        for _ in range(12)
     ]
     for thread in threads:
         thread.start()
@@ -950,19 +1151,27 @@ def test_two_servers_on_one_directory_see_each_others_changes_at_once(tmp_path: 
         assert len(two.rest.get("/tools/search", q="now")["tools"]) == 2
         two.rest.send("DELETE", newer)
         assert get_error_code(one.rest.invoke(newer)) == (404, "not_found")
-        assert eventually(lambda: one.rest.get(path)["callCount"] == two.rest.get(path)["callCount"] == 5)
+        assert eventually(
+            lambda: one.rest.get(path)["callCount"] == two.rest.get(path)["callCount"] == 5
+        )
 
 
 def test_a_redirect_from_another_site_is_rejected(site: Site, rest: Rest) -> None:
-    site.pages["/away"] = page(b"", ("Location", f"http://127.0.0.1:{rest.port}/tools/bundles"), status=302)
-    answer = httpx2.get(site.url("/away"), follow_redirects=True, headers={"origin": "http://evil.example"})
+    site.pages["/away"] = page(
+        b"", ("Location", f"http://127.0.0.1:{rest.port}/tools/bundles"), status=302
+    )
+    answer = httpx2.get(
+        site.url("/away"), follow_redirects=True, headers={"origin": "http://evil.example"}
+    )
     assert answer.status_code == 403
 
 
 @pytest.mark.spec("bundles.routes.body-fields")
 def test_an_error_lists_the_first_twenty_of_many_problems(rest: Rest) -> None:
     for count, listed in ((25, 20), (110_000, 0)):
-        body = {"slug": new_slug(), "displayName": "x", "isEnabled": True} | {f"field{at}": at for at in range(count)}
+        body = {"slug": new_slug(), "displayName": "x", "isEnabled": True} | {
+            f"field{at}": at for at in range(count)
+        }
         response = rest.send("PUT", f"/tools/bundles/{new_id()}", body)
         assert response.status_code == 400
         error = response.json()["error"]

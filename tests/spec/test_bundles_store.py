@@ -57,7 +57,7 @@ def put(store: BundleStore, bundle: str, slug: str, version: str = "1", **more: 
     return store.put_tool(bundle, slug, version, tool_body(**more)).id
 
 
-# --- types, ids, slugs, versions, tags -------------------------------------------------------------------------------
+# --- types, ids, slugs, versions, tags ------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.type.python-or-http", "bundles.type.go-means-python")
@@ -67,7 +67,11 @@ def test_a_tool_is_python_or_http_and_go_is_stored_as_sent(root: Path, store: Bu
     put(store, bundle, "h", **HTTP)
     put(store, bundle, "g", type="go")
     output = {tool.slug: tool.as_json() for tool in store.list_bundle_tools(bundle)}
-    assert {slug: tool["type"] for slug, tool in output.items()} == {"p": "python", "h": "http", "g": "go"}
+    assert {slug: tool["type"] for slug, tool in output.items()} == {
+        "p": "python",
+        "h": "http",
+        "g": "go",
+    }
     assert "httpImpl" not in output["g"]
     assert "pythonImpl" not in output["h"]
     assert json.loads((bundle_directory(root, bundle) / "g@1.json").read_text())["type"] == "go"
@@ -84,17 +88,32 @@ def test_a_tool_is_python_or_http_and_go_is_stored_as_sent(root: Path, store: Bu
 def test_ids_must_be_uuids_of_version_7(store: BundleStore) -> None:
     bundle = new_bundle(store)
     assert store.put_tool(bundle, "tool", "1", tool_body()).id[14] == "7"
-    for wrong in ("", "x", str(uuid4()), store.new_id().replace("-", ""), f"{{{store.new_id()}}}", "../etc", None, 7):
+    for wrong in (
+        "",
+        "x",
+        str(uuid4()),
+        store.new_id().replace("-", ""),
+        f"{{{store.new_id()}}}",
+        "../etc",
+        None,
+        7,
+    ):
         expect_error("invalid", store.put_bundle, wrong, bundle_body("other"))
         expect_error("invalid", store.get_tool, wrong, "tool", "1")
         expect_error("invalid", store.list_tools, bundle_ids=[wrong])
 
 
 @pytest.mark.spec(
-    "bundles.slug.letters-digits-and-dash", "bundles.slug.one-to-64-code-points", "bundles.slug.any-file-system"
+    "bundles.slug.letters-digits-and-dash",
+    "bundles.slug.one-to-64-code-points",
+    "bundles.slug.any-file-system",
 )
-@pytest.mark.parametrize("slug", ["a", "-", "con", "Ünïcode-٣", "検索", "ꙮ" * 64, "𝒳" * 64, "A" * 64, "nul", "ſ", "ß"])
-def test_letters_and_digits_of_any_script_and_dashes_are_valid_slugs(root: Path, store: BundleStore, slug: str) -> None:
+@pytest.mark.parametrize(
+    "slug", ["a", "-", "con", "Ünïcode-٣", "検索", "ꙮ" * 64, "𝒳" * 64, "A" * 64, "nul", "ſ", "ß"]
+)
+def test_letters_and_digits_of_any_script_and_dashes_are_valid_slugs(
+    root: Path, store: BundleStore, slug: str
+) -> None:
     bundle = new_bundle(store, slug)
     put(store, bundle, slug, slug)
     with open_store(root) as again:
@@ -105,11 +124,27 @@ def test_letters_and_digits_of_any_script_and_dashes_are_valid_slugs(root: Path,
 
 
 @pytest.mark.spec(
-    "bundles.slug.nothing-else", "bundles.version.slug-characters-and-dot", "bundles.version.no-dot-names"
+    "bundles.slug.nothing-else",
+    "bundles.version.slug-characters-and-dot",
+    "bundles.version.no-dot-names",
 )
 def test_other_characters_are_rejected_in_slugs_and_versions(store: BundleStore) -> None:
     bundle = new_bundle(store)
-    for wrong in ("", "a_b", "a b", "a/b", "a\\b", "a.b", "a\n", "a\x00", "+a", "a@b", "é\u0301", "😀", "x" * 65):
+    for wrong in (
+        "",
+        "a_b",
+        "a b",
+        "a/b",
+        "a\\b",
+        "a.b",
+        "a\n",
+        "a\x00",
+        "+a",
+        "a@b",
+        "é\u0301",
+        "😀",
+        "x" * 65,
+    ):
         expect_error("invalid", put, store, bundle, wrong)
         expect_error("invalid", new_bundle, store, wrong)
     put(store, bundle, "tool", "1.0.0-beta.2")
@@ -143,9 +178,15 @@ def test_a_slug_belongs_to_one_live_bundle(store: BundleStore) -> None:
     expect_error("slug_taken", lambda: store.put_bundle(first, bundle_body("taken")))
 
 
-@pytest.mark.spec("bundles.version.unique-within-a-bundle", "bundles.version.may-repeat-across-bundles")
-@pytest.mark.spec("bundles.tool.put-creates", "bundles.tool.put-of-existing-pair", "bundles.tool.get")
-def test_a_pair_is_unique_in_a_bundle_and_a_second_put_changes_nothing(root: Path, store: BundleStore) -> None:
+@pytest.mark.spec(
+    "bundles.version.unique-within-a-bundle", "bundles.version.may-repeat-across-bundles"
+)
+@pytest.mark.spec(
+    "bundles.tool.put-creates", "bundles.tool.put-of-existing-pair", "bundles.tool.get"
+)
+def test_a_pair_is_unique_in_a_bundle_and_a_second_put_changes_nothing(
+    root: Path, store: BundleStore
+) -> None:
     first, second = new_bundle(store, "one"), new_bundle(store, "two")
     created = store.put_tool(first, "tool", "1", tool_body(displayName="First"))
     before = (bundle_directory(root, first) / "tool@1.json").read_bytes()
@@ -209,14 +250,20 @@ def test_bodies_with_unknown_or_invalid_fields_are_rejected(store: BundleStore) 
     }  # fmt: skip
 
 
-# --- times -----------------------------------------------------------------------------------------------------------
+# --- times ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("bundles.time.created-at-never-moves", "bundles.time.modified-at-moves-with-content")
 @pytest.mark.spec(
-    "bundles.time.modified-at-ignores-toggles", "bundles.bundle.patch-toggles", "bundles.tool.patch-toggles"
+    "bundles.time.created-at-never-moves", "bundles.time.modified-at-moves-with-content"
 )
-def test_the_modification_time_changes_only_with_the_content(store: BundleStore, clock: Clock) -> None:
+@pytest.mark.spec(
+    "bundles.time.modified-at-ignores-toggles",
+    "bundles.bundle.patch-toggles",
+    "bundles.tool.patch-toggles",
+)
+def test_the_modification_time_changes_only_with_the_content(
+    store: BundleStore, clock: Clock
+) -> None:
     bundle = new_bundle(store)
     tool = store.put_tool(bundle, "tool", "1", tool_body())
     created = store.get_bundle(bundle)
@@ -233,10 +280,12 @@ def test_the_modification_time_changes_only_with_the_content(store: BundleStore,
     assert (changed.created_at, changed.modified_at) == (created.created_at, clock.now)
 
 
-# --- bundles ---------------------------------------------------------------------------------------------------------
+# --- bundles --------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("bundles.bundle.put-creates", "bundles.bundle.put-replaces", "bundles.bundle.list")
+@pytest.mark.spec(
+    "bundles.bundle.put-creates", "bundles.bundle.put-replaces", "bundles.bundle.list"
+)
 @pytest.mark.spec("bundles.bundle.list-hides-disabled")
 def test_bundles_are_created_replaced_and_listed(store: BundleStore) -> None:
     ids = [store.new_id() for _ in range(3)]
@@ -248,12 +297,20 @@ def test_bundles_are_created_replaced_and_listed(store: BundleStore) -> None:
     assert (replaced.slug, is_new) == ("renamed", False)
     assert [one.id for one in store.list_bundles().items] == ids[1:]
     assert [one.id for one in store.list_bundles(include_disabled=True).items] == ids
-    assert [one.id for one in store.list_bundles(ids=[ids[2], ids[0], store.new_id()]).items] == [ids[2]]
-    assert store.bundle_by_slug("pack-1") == store.bundle_by_slug("pack_1") == store.get_bundle(ids[1])
+    assert [one.id for one in store.list_bundles(ids=[ids[2], ids[0], store.new_id()]).items] == [
+        ids[2]
+    ]
+    assert (
+        store.bundle_by_slug("pack-1") == store.bundle_by_slug("pack_1") == store.get_bundle(ids[1])
+    )
     assert store.bundle_by_slug("pack.1") is None
 
 
-@pytest.mark.spec("bundles.bundle.group-switch", "bundles.tool.list-hides-disabled", "bundles.search.hides-disabled")
+@pytest.mark.spec(
+    "bundles.bundle.group-switch",
+    "bundles.tool.list-hides-disabled",
+    "bundles.search.hides-disabled",
+)
 def test_disabling_a_bundle_disables_all_its_tools(store: BundleStore) -> None:
     bundle, other = new_bundle(store, "one"), new_bundle(store, "two")
     put(store, bundle, "in-use")
@@ -273,10 +330,15 @@ def test_disabling_a_bundle_disables_all_its_tools(store: BundleStore) -> None:
 
 
 @pytest.mark.spec(
-    "bundles.deletion.soft", "bundles.deletion.not-empty", "bundles.deletion.hidden", "bundles.deletion.revived"
+    "bundles.deletion.soft",
+    "bundles.deletion.not-empty",
+    "bundles.deletion.hidden",
+    "bundles.deletion.revived",
 )
 @pytest.mark.spec("bundles.state.deleted-bundle")
-def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(root: Path, store: BundleStore, clock: Clock) -> None:
+def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(
+    root: Path, store: BundleStore, clock: Clock
+) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     expect_error("bundle_not_empty", lambda: store.delete_bundle(bundle))
@@ -302,7 +364,9 @@ def test_a_deleted_bundle_is_hidden_and_restored_by_a_put(root: Path, store: Bun
 
 
 @pytest.mark.spec("bundles.deletion.reaped", "bundles.deletion.reaper-spares-content")
-def test_only_empty_deleted_bundles_are_removed_after_two_days(root: Path, store: BundleStore, clock: Clock) -> None:
+def test_only_empty_deleted_bundles_are_removed_after_two_days(
+    root: Path, store: BundleStore, clock: Clock
+) -> None:
     empty, full, live = (new_bundle(store, slug) for slug in ("empty", "full", "live"))
     store.delete_bundle(empty)
     store.delete_bundle(full)
@@ -322,7 +386,9 @@ def test_only_empty_deleted_bundles_are_removed_after_two_days(root: Path, store
     assert (spared / ".keep").exists()
 
 
-def test_opening_a_store_removes_expired_bundles(root: Path, store: BundleStore, clock: Clock) -> None:
+def test_opening_a_store_removes_expired_bundles(
+    root: Path, store: BundleStore, clock: Clock
+) -> None:
     bundle = new_bundle(store)
     store.delete_bundle(bundle)
     clock.move(days=3)
@@ -333,7 +399,9 @@ def test_opening_a_store_removes_expired_bundles(root: Path, store: BundleStore,
 
 def test_an_open_store_removes_expired_bundles_again_and_again(root: Path, clock: Clock) -> None:
     make_directory = partial(BundleDirectory, interval=0.01)
-    with open_store(root, clock=clock, steady=clock.read_seconds, make_directory=make_directory) as store:
+    with open_store(
+        root, clock=clock, steady=clock.read_seconds, make_directory=make_directory
+    ) as store:
         for _ in range(2):
             bundle = new_bundle(store)
             store.delete_bundle(bundle)
@@ -343,7 +411,9 @@ def test_an_open_store_removes_expired_bundles_again_and_again(root: Path, clock
 
 
 @pytest.mark.parametrize("days", [8, -8])
-def test_a_deleted_bundle_is_kept_after_the_clock_has_jumped(root: Path, clock: Clock, days: int) -> None:
+def test_a_deleted_bundle_is_kept_after_the_clock_has_jumped(
+    root: Path, clock: Clock, days: int
+) -> None:
     with open_store(root, clock=clock) as store:
         bundle = new_bundle(store)
         created = store.get_bundle(bundle)
@@ -358,11 +428,13 @@ def _is_missing(root: Path, pattern: str) -> bool:
     return not list(root.glob(pattern))
 
 
-# --- tools -----------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.tool.delete", "bundles.tool.list", "bundles.tool.list-by-tags")
-def test_tools_are_listed_by_bundle_and_tag_and_deleted_permanently(root: Path, store: BundleStore) -> None:
+def test_tools_are_listed_by_bundle_and_tag_and_deleted_permanently(
+    root: Path, store: BundleStore
+) -> None:
     one, two, three = (new_bundle(store, slug) for slug in ("one", "two", "three"))
     put(store, one, "a", tags=["red", "round"])
     put(store, two, "b", tags=["red"])
@@ -404,8 +476,12 @@ def test_the_first_error_takes_precedence(store: BundleStore) -> None:
     expect_error("invalid", lambda: store.put_tool(bundle, "tool", "1", {}))
     store.set_bundle_enabled(bundle, False)
     expect_error("bundle_disabled", lambda: store.put_tool(bundle, "tool", "1", {}))
-    expect_error("not_found", lambda: store.set_tool_enabled(bundle, "missing", "1", {"nonsense": 1}))
-    expect_error("bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", {"nonsense": 1}))
+    expect_error(
+        "not_found", lambda: store.set_tool_enabled(bundle, "missing", "1", {"nonsense": 1})
+    )
+    expect_error(
+        "bundle_disabled", lambda: store.set_tool_enabled(bundle, "tool", "1", {"nonsense": 1})
+    )
     expect_error("invalid", lambda: store.set_bundle_enabled(bundle, {"nonsense": 1}))
 
 
@@ -415,7 +491,10 @@ def test_the_number_of_tools_in_a_store_is_limited(root: Path) -> None:
         bundle, other = new_bundle(store, "one"), new_bundle(store, "two")
         put(store, bundle, "a")
         put(store, other, "b")
-        expect_error("too_large", lambda: store.put_many(bundle, [("c", "1", tool_body()), ("d", "1", tool_body())]))
+        expect_error(
+            "too_large",
+            lambda: store.put_many(bundle, [("c", "1", tool_body()), ("d", "1", tool_body())]),
+        )
         put(store, bundle, "c")
         expect_error("too_large", lambda: put(store, other, "d"))
         store.delete_tool(other, "b", "1")
@@ -436,12 +515,13 @@ def test_many_tools_are_stored_all_or_none(store: BundleStore) -> None:
         assert error.details["index"] == 3
     assert list_slugs(store) == ["old"]
     assert [tool.slug for tool in store.put_many(bundle, good)] == ["new-0", "new-1", "new-2"]
-    assert [tool.slug for tool in sorted(store.list_bundle_tools(bundle), key=lambda tool: tool.modified_at)][
-        -1
-    ] == "new-2"
+    assert [
+        tool.slug
+        for tool in sorted(store.list_bundle_tools(bundle), key=lambda tool: tool.modified_at)
+    ][-1] == "new-2"
 
 
-# --- built-ins -------------------------------------------------------------------------------------------------------
+# --- built-ins ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -454,9 +534,13 @@ def shipped(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spec(
-    "bundles.builtin.content-is-read-only", "bundles.builtin.switch-works", "bundles.builtin.ordinary-routes"
+    "bundles.builtin.content-is-read-only",
+    "bundles.builtin.switch-works",
+    "bundles.builtin.ordinary-routes",
 )
-def test_built_in_bundles_are_listed_and_can_only_be_enabled_or_disabled(root: Path, shipped: Path) -> None:
+def test_built_in_bundles_are_listed_and_can_only_be_enabled_or_disabled(
+    root: Path, shipped: Path
+) -> None:
     before = {file: file.read_bytes() for file in shipped.rglob("*.json")}
     with open_store(root, builtin=shipped) as store:
         own = new_bundle(store, "own")
@@ -475,7 +559,9 @@ def test_built_in_bundles_are_listed_and_can_only_be_enabled_or_disabled(root: P
             lambda: put(store, builtin.id, "new"),
             lambda: store.delete_tool(builtin.id, "hello", "1"),
             lambda: store.set_bundle_enabled(builtin.id, {"displayName": "x"}),
-            lambda: store.set_tool_enabled(builtin.id, "hello", "1", {"isEnabled": True, "displayName": "x"}),
+            lambda: store.set_tool_enabled(
+                builtin.id, "hello", "1", {"isEnabled": True, "displayName": "x"}
+            ),
         ):
             expect_error("builtin_read_only", action)
         expect_error("slug_taken", lambda: new_bundle(store, "basics"))
@@ -498,13 +584,19 @@ def test_pages_contain_built_in_and_own_tools(root: Path, shipped: Path) -> None
     with open_store(root, builtin=shipped) as store:
         own = new_bundle(store, "own")
         store.put_many(own, [(f"hello-{number}", "1", tool_body()) for number in range(5)])
-        questions: list[Callable[..., Page[Any]]] = [store.list_tools, lambda **page: store.search("hello", **page)]
+        questions: list[Callable[..., Page[Any]]] = [
+            store.list_tools,
+            lambda **page: store.search("hello", **page),
+        ]
         for ask in questions:
             given: list[str] = []
             token = None
             while token is not None or not given:
                 page = ask(size=1, token=token)
-                given, token = given + [getattr(item, "tool", item).slug for item in page.items], page.next_token
+                given, token = (
+                    given + [getattr(item, "tool", item).slug for item in page.items],
+                    page.next_token,
+                )
             assert sorted(given) == ["hello", *(f"hello-{number}" for number in range(5))]
 
 
@@ -520,7 +612,7 @@ def test_a_damaged_states_file_is_reported_and_not_overwritten(root: Path, shipp
         assert (root / "builtins.json").read_text() == "{"
 
 
-# --- pages -----------------------------------------------------------------------------------------------------------
+# --- pages ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -538,9 +630,13 @@ def test_a_page_has_25_items_by_default_and_256_at_most(store: BundleStore) -> N
 
 
 @pytest.mark.spec(
-    "bundles.page.token-is-signed", "bundles.page.token-survives-restart", "bundles.page.token-pins-filters"
+    "bundles.page.token-is-signed",
+    "bundles.page.token-survives-restart",
+    "bundles.page.token-pins-filters",
 )
-def test_a_page_token_is_valid_for_its_list_even_after_a_restart(root: Path, store: BundleStore) -> None:
+def test_a_page_token_is_valid_for_its_list_even_after_a_restart(
+    root: Path, store: BundleStore
+) -> None:
     bundle = new_bundle(store)
     store.put_many(bundle, [(f"tool-{number}", "1", tool_body(tags=["a"])) for number in range(6)])
     token = store.list_tools(tags=["a"], size=2).next_token
@@ -553,21 +649,33 @@ def test_a_page_token_is_valid_for_its_list_even_after_a_restart(root: Path, sto
             "tool-3",
             "tool-4",
         ]
-        assert [hit.tool.slug for hit in again.search("tool", size=2, token=found).items] == ["tool-3", "tool-2"]
+        assert [hit.tool.slug for hit in again.search("tool", size=2, token=found).items] == [
+            "tool-3",
+            "tool-2",
+        ]
     expect_error("invalid", lambda: store.list_tools(tags=["b"], token=token))
     expect_error("invalid", lambda: store.list_tools(token=token))
-    expect_error("invalid", lambda: store.list_tools(tags=["a"], include_disabled=True, token=token))
+    expect_error(
+        "invalid", lambda: store.list_tools(tags=["a"], include_disabled=True, token=token)
+    )
     expect_error("invalid", lambda: store.search("other", token=found))
     expect_error("invalid", lambda: store.list_bundles(token=token))
-    expect_error("invalid", lambda: store.list_tools(tags=["a"], token=token[:-1] + ("A" if token[-1] != "A" else "B")))
+    expect_error(
+        "invalid",
+        lambda: store.list_tools(tags=["a"], token=token[:-1] + ("A" if token[-1] != "A" else "B")),
+    )
 
 
-# --- search ----------------------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.spec("bundles.search.classes", "bundles.search.best-class-counts", "bundles.search.field-order")
+@pytest.mark.spec(
+    "bundles.search.classes", "bundles.search.best-class-counts", "bundles.search.field-order"
+)
 @pytest.mark.spec("bundles.search.recency-last")
-def test_search_ranks_prefixes_over_words_over_similarity_and_by_field(store: BundleStore, clock: Clock) -> None:
+def test_search_ranks_prefixes_over_words_over_similarity_and_by_field(
+    store: BundleStore, clock: Clock
+) -> None:
     bundle = new_bundle(store)
     by_rank: list[dict[str, Any]] = [
         {"slug": "mail-a", "displayName": "X"},
@@ -582,12 +690,25 @@ def test_search_ranks_prefixes_over_words_over_similarity_and_by_field(store: Bu
         {"slug": "j", "displayName": "X", "description": "sends emails"},
         {"slug": "k", "displayName": "X", "description": "sends mial"},
     ]
-    for body in reversed(by_rank):  # the newest is the best, so that time alone would give the same order
-        put(store, bundle, body["slug"], **{key: value for key, value in body.items() if key != "slug"})
+    for body in reversed(
+        by_rank
+    ):  # the newest is the best, so that time alone would give the same order
+        put(
+            store,
+            bundle,
+            body["slug"],
+            **{key: value for key, value in body.items() if key != "slug"},
+        )
     for version in ("2", "3"):  # and again with time against the ranking
         for body in by_rank:
             clock.move(seconds=1)
-            put(store, bundle, body["slug"], version, **{key: value for key, value in body.items() if key != "slug"})
+            put(
+                store,
+                bundle,
+                body["slug"],
+                version,
+                **{key: value for key, value in body.items() if key != "slug"},
+            )
     found = store.search("mail", size=256).items
     places = [body["slug"] for body in by_rank]
     # j and k have the same rank: similarity in the description
@@ -599,11 +720,23 @@ def test_search_ranks_prefixes_over_words_over_similarity_and_by_field(store: Bu
     assert scores == sorted(scores, reverse=True)
 
 
-@pytest.mark.spec("bundles.search.case-and-diacritics", "bundles.search.plain-text", "bundles.search.blank-query")
+@pytest.mark.spec(
+    "bundles.search.case-and-diacritics", "bundles.search.plain-text", "bundles.search.blank-query"
+)
 def test_search_ignores_case_and_diacritics_and_has_no_syntax(store: BundleStore) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "café-Reader", displayName="Übersicht", description='100% "quoted" (x)')
-    for q in ("CAFE", "café", "cafe\u0301", "reader", "ubersicht", "ÜBERSICHT", '"quoted"', "(x)", "100%"):
+    for q in (
+        "CAFE",
+        "café",
+        "cafe\u0301",
+        "reader",
+        "ubersicht",
+        "ÜBERSICHT",
+        '"quoted"',
+        "(x)",
+        "100%",
+    ):
         assert search_slugs(store, q) == ["café-Reader"], q
     for q in ("caf*", "slug:cafe", "cafe NOT reader"):
         assert search_slugs(store, q) in ([], ["café-Reader"]), q
@@ -626,7 +759,7 @@ def test_the_next_search_of_any_process_finds_a_change(root: Path, store: Bundle
             assert other.version() != before
 
 
-# --- on disk ---------------------------------------------------------------------------------------------------------
+# --- on disk --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.store.readable-json", "bundles.store.index-is-a-cache")
@@ -642,7 +775,9 @@ def test_bundles_are_stored_in_readable_files(root: Path, store: BundleStore) ->
 
 
 @pytest.mark.spec("bundles.store.offline")
-def test_the_store_works_without_a_network(store: BundleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_works_without_a_network(
+    store: BundleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_network(*_: object, **__: object) -> None:
         raise AssertionError("the store opened a socket")
 
@@ -653,15 +788,23 @@ def test_the_store_works_without_a_network(store: BundleStore, monkeypatch: pyte
 
 
 @pytest.mark.spec("bundles.store.foreign-files")
-def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(root: Path, store: BundleStore) -> None:
+def test_a_foreign_or_damaged_file_is_reported_and_never_deleted(
+    root: Path, store: BundleStore
+) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "good")
-    foreign, damaged = bundle_directory(root, bundle) / "notes.txt", bundle_directory(root, bundle) / "bad@1.json"
+    foreign, damaged = (
+        bundle_directory(root, bundle) / "notes.txt",
+        bundle_directory(root, bundle) / "bad@1.json",
+    )
     foreign.write_text("mine")
     damaged.write_text("{")
     store.rescan()
     assert list_slugs(store) == ["good"]
-    assert [str(file) in str(problem) for file, problem in zip((damaged, foreign), store.problems, strict=True)] == [
+    assert [
+        str(file) in str(problem)
+        for file, problem in zip((damaged, foreign), store.problems, strict=True)
+    ] == [
         True,
         True,
     ]
@@ -675,7 +818,9 @@ def test_a_reader_sees_the_old_file_or_the_new_one(root: Path, store: BundleStor
     put(store, bundle, "tool", description="x" * 15_000)
     file = bundle_directory(root, bundle) / "tool@1.json"
     with ThreadPoolExecutor(1) as pool:
-        toggling = pool.submit(lambda: [store.set_tool_enabled(bundle, "tool", "1", bool(n % 2)) for n in range(100)])
+        toggling = pool.submit(
+            lambda: [store.set_tool_enabled(bundle, "tool", "1", bool(n % 2)) for n in range(100)]
+        )
         seen = set()
         while not toggling.done():
             seen.add(json.loads(file.read_bytes())["isEnabled"])
@@ -706,7 +851,9 @@ print(won)
 
 @pytest.mark.slow
 @pytest.mark.spec("bundles.store.unique-across-processes")
-def test_exactly_one_of_several_processes_stores_the_same_pair(root: Path, store: BundleStore) -> None:
+def test_exactly_one_of_several_processes_stores_the_same_pair(
+    root: Path, store: BundleStore
+) -> None:
     bundle = new_bundle(store)
     racers = [
         subprocess.Popen(
@@ -723,5 +870,7 @@ def test_exactly_one_of_several_processes_stores_the_same_pair(root: Path, store
     assert sum(won) == 30
     tools = store.list_tools(size=256).items
     assert len(tools) == 30
-    assert sorted(won) == sorted(sum(tool.display_name == f"racer {number}" for tool in tools) for number in range(4))
+    assert sorted(won) == sorted(
+        sum(tool.display_name == f"racer {number}" for tool in tools) for number in range(4)
+    )
     assert store.problems == []

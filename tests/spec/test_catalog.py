@@ -18,7 +18,9 @@ def claims() -> list[Claim]:
 
 
 def test_every_id_is_listed_once() -> None:
-    assert not [identity for identity, count in Counter(each.id for each in LISTED).items() if count > 1]
+    assert not [
+        identity for identity, count in Counter(each.id for each in LISTED).items() if count > 1
+    ]
 
 
 def test_every_id_is_three_parts_in_kebab_case() -> None:
@@ -35,7 +37,9 @@ def test_every_requirement_has_a_title() -> None:
 
 def test_the_147_named_scenarios_are_all_listed() -> None:
     counts = Counter(identity.partition(".")[0] for identity in REQUIREMENTS)
-    named = {document: counts.pop(document) for document in ("ot-pack", "run-tool", "tool-execution")}
+    named = {
+        document: counts.pop(document) for document in ("ot-pack", "run-tool", "tool-execution")
+    }
     assert named == {"ot-pack": 66, "run-tool": 67, "tool-execution": 14}
     assert sum(named.values()) == 147
     assert counts.keys() == {"bundles", "toolbus"}
@@ -57,7 +61,10 @@ def test_every_requirement_has_a_test(claims: list[Claim]) -> None:
     [
         '@pytest.mark.spec("a.b.c", "a.b.d")\ndef test_x(): ...',
         '@mark.spec("a.b.c")\n@mark.spec("a.b.d")\nasync def test_x(): ...',
-        '@pytest.mark.spec("a.b.c")\nclass TestX:\n    @pytest.mark.spec("a.b.d")\n    def test_x(self): ...',
+        (
+            '@pytest.mark.spec("a.b.c")\nclass TestX:\n    @pytest.mark.spec("a.b.d")\n    def'
+            " test_x(self): ..."
+        ),
         'CASES = [pytest.param(1, marks=[pytest.mark.spec("a.b.c"), pytest.mark.spec("a.b.d")])]',
         'pytestmark = pytest.mark.spec(\n    "a.b.c",\n    "a.b.d",\n)',
     ],
@@ -77,7 +84,9 @@ def test_marks_in_strings_and_comments_are_ignored() -> None:
     assert not list(parse_claims(source, "test_x.py"))
 
 
-@pytest.mark.parametrize("arguments", ["", "NAME", "*NAMES", 'f"a.{b}.c"', 'id="a.b.c"', '"a.b.c", NAME'])
+@pytest.mark.parametrize(
+    "arguments", ["", "NAME", "*NAMES", 'f"a.{b}.c"', 'id="a.b.c"', '"a.b.c", NAME']
+)
 def test_marks_without_plain_strings_are_rejected(arguments: str) -> None:
     with pytest.raises(ValueError, match=r"test_x\.py:1: write the ids as plain strings"):
         list(parse_claims(f"@pytest.mark.spec({arguments})\ndef test_x(): ...", "test_x.py"))

@@ -1,6 +1,8 @@
-"""Specification 3, extension tools: a file in a directory, called in a worker with the dependencies of its header.
+"""Specification 3, extension tools: a file in a directory, called in a worker with the dependencies
+of its header.
 
-Real files, real uv, real processes. Most tests share one OneTool with the packs below in the user's directory.
+Real files, real uv, real processes. Most tests share one OneTool with the packs below in the user's
+directory.
 """
 
 import json
@@ -135,7 +137,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def app(home: Path) -> Iterator[App]:
-    with open_app_in(home, log=Log(home / "log"), environment={**os.environ, "SURPLUS": "1"}) as app:
+    with open_app_in(
+        home, log=Log(home / "log"), environment={**os.environ, "SURPLUS": "1"}
+    ) as app:
         yield app
 
 
@@ -153,7 +157,7 @@ def is_alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
 
-# --- the worker --------------------------------------------------------------------------------------------
+# --- the worker -----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("tool-execution.worker.worker-startup-on-first-call")
@@ -207,25 +211,38 @@ def test_each_call_restarts_the_idle_timeout(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 1.5}")
     write_pack(tmp_path / ".onetool" / "tools", "plain", PLAIN)
     with open_app_in(tmp_path) as app:
-        processes = {app.data("import time; time.sleep(0.25); plain.where()".replace("; ", "\n"))[1] for _ in range(10)}
+        processes = {
+            app.data("import time; time.sleep(0.25); plain.where()".replace("; ", "\n"))[1]
+            for _ in range(10)
+        }
         assert len(processes) == 1  # longer than the idle timeout in total
         assert eventually(lambda: not is_alive(*processes))
 
 
 def test_a_worker_with_a_call_in_flight_is_not_idle(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", "workers: {idle_timeout: 0.1}")
-    write_pack(tmp_path / ".onetool" / "tools", "slow", "import time\ndef nap(): time.sleep(0.5); return 'rested'")
+    write_pack(
+        tmp_path / ".onetool" / "tools",
+        "slow",
+        "import time\ndef nap(): time.sleep(0.5); return 'rested'",
+    )
     with open_app_in(tmp_path) as app:
         assert app.value("slow.nap()") == "rested"
 
 
 def test_output_of_a_worker_is_logged_and_not_sent_in_the_protocol(app: App, home: Path) -> None:
-    assert app.data("[sample.noise(text=str(n)) for n in range(3)] + [sample.later(1)]") == ["quiet"] * 3 + [2]
+    assert app.data("[sample.noise(text=str(n)) for n in range(3)] + [sample.later(1)]") == [
+        "quiet"
+    ] * 3 + [2]
     assert app.value("sample.reads()") == ""
 
     def is_logged() -> bool:
         lines = [json.loads(line) for line in (home / "log").read_text("utf-8").splitlines()]
-        text = "".join(line["text"] for line in lines if line["name"] == "worker.output" and line["pack"] == "sample")
+        text = "".join(
+            line["text"]
+            for line in lines
+            if line["name"] == "worker.output" and line["pack"] == "sample"
+        )
         expected = ("raw 2\n", "child 2\n", "old 2\n", "logged 2\n", "forged")
         return all(word in text for word in expected)
 
@@ -252,11 +269,13 @@ def test_an_edited_file_is_reloaded_at_the_next_call(tmp_path: Path) -> None:
         assert "notes" in app.failure("notes.second()")
 
 
-# --- the header --------------------------------------------------------------------------------------------
+# --- the header -----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("tool-execution.pep-723.toml-parsing-compliance")
-@pytest.mark.parametrize("header", ["# /// script\n# dependencies = [\n# ///\n", "# /// script\n# dependencies = []\n"])
+@pytest.mark.parametrize(
+    "header", ["# /// script\n# dependencies = [\n# ///\n", "# /// script\n# dependencies = []\n"]
+)
 def test_an_invalid_header_is_ignored_and_reported(tmp_path: Path, header: str) -> None:
     file = write_pack(tmp_path / ".onetool" / "tools", "plain", header + PLAIN)
     with open_app_in(tmp_path) as app:
@@ -289,14 +308,16 @@ def test_a_missing_import_is_an_error_that_suggests_a_header(app: App) -> None:
     assert '# dependencies = ["no_such_package_at_all"]' in failure
 
 
-# --- locations ---------------------------------------------------------------------------------------------
+# --- locations ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Create a project with a pack, and a home directory with two packs, one of the same name."""
     home, project = tmp_path / "home", tmp_path / "project"
-    write_pack(home / ".onetool" / "tools", "shared", "def who(): return 'home'\ndef only_at_home(): ...")
+    write_pack(
+        home / ".onetool" / "tools", "shared", "def who(): return 'home'\ndef only_at_home(): ..."
+    )
     write_pack(home / ".onetool" / "tools", "own", "def who(): return 'own'")
     write_pack(project / ".onetool" / "tools", "shared", "def who(): return 'project'")
     return project
@@ -366,7 +387,7 @@ def test_a_file_may_set_the_name_of_its_pack(tmp_path: Path, text: str) -> None:
         assert "notes" in app.failure("notes.who()")
 
 
-# --- static analysis ---------------------------------------------------------------------------------------
+# --- static analysis ------------------------------------------------------------------------------
 
 
 def test_a_file_is_analyzed_without_running_it(app: App, home: Path) -> None:
@@ -404,7 +425,9 @@ def test_a_file_that_cannot_be_parsed_is_reported(app: App, home: Path) -> None:
 
 def test_extension_tools_are_described_like_other_tools(app: App, home: Path) -> None:
     (full,) = app.data("ot.tools(pattern='sample.choose', info='full')")
-    assert full["signature"] == "sample.choose(unit: Literal['a', 'b'] = 'a', limit: int = 10) -> str"
+    assert (
+        full["signature"] == "sample.choose(unit: Literal['a', 'b'] = 'a', limit: int = 10) -> str"
+    )
     assert full["description"] == "Choose a unit, with care."
     assert full["args"] == ["unit: Which of the two."]
     assert full["example"] == 'sample.choose(unit="b")'
@@ -426,7 +449,7 @@ def test_extension_tools_are_found_by_their_description(app: App) -> None:
     assert "sample.choose" in app.value("ot.search(query='choose a unit with care')")
 
 
-# --- calls -------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 def test_arguments_are_converted_to_the_annotated_types(app: App) -> None:
@@ -443,7 +466,10 @@ def test_arguments_are_converted_to_the_annotated_types(app: App) -> None:
     assert app.data(f"sample.kinds(**{given!r})") == [
         "PosixPath('/a/b')",
         "datetime.date(2024, 2, 29)",
-        "datetime.datetime(2024, 2, 29, 12, 0, tzinfo=datetime.timezone(datetime.timedelta(seconds=3600)))",
+        (
+            "datetime.datetime(2024, 2, 29, 12, 0,"
+            " tzinfo=datetime.timezone(datetime.timedelta(seconds=3600)))"
+        ),
         "<Colour.RED: 'red'>",
         r"b'\x00\x01'",
         "Decimal('0.10')",
@@ -464,7 +490,10 @@ def test_code_may_pass_objects_of_the_annotated_types(app: App) -> None:
     ("call", "message"),
     [
         ("sample.kinds(path='/x', day='tomorrow')", "day='tomorrow'"),
-        ("sample.kinds(path='/x', day='2024-01-01', colour='blue')", 'colour: "blue" is not one of "red"'),
+        (
+            "sample.kinds(path='/x', day='2024-01-01', colour='blue')",
+            'colour: "blue" is not one of "red"',
+        ),
         ("sample.kinds(path='/x', day='2024-01-01', blob='!')", "expected base64 for bytes"),
         ("sample.choose(unit='c')", "unit"),
         ("sample.choose(limit='many')", "limit"),
@@ -517,7 +546,10 @@ def test_other_tools_are_called_with_the_permissions_of_the_caller(app: App) -> 
 
 def test_errors_keep_their_type_and_fields(app: App) -> None:
     assert app.failure("sample.wrong(kind='value')").startswith("ValueError: bad")
-    caught = "try:\n    sample.wrong(kind='own')\nexcept ToolError as error:\n    left = [str(error), error.left]\nleft"
+    caught = (
+        "try:\n    sample.wrong(kind='own')\nexcept ToolError as error:\n    left = [str(error),"
+        " error.left]\nleft"
+    )
     assert app.data(caught) == ["it is full", 3]
 
 
@@ -528,7 +560,7 @@ def test_the_permissions_of_a_pack_can_be_configured(tmp_path: Path) -> None:
         assert "exec permission" in app.failure("plain.where()")
 
 
-# --- uv and the working directory ----------------------------------------------------------------------------
+# --- uv and the working directory -----------------------------------------------------------------
 
 
 def test_a_uv_toml_in_the_working_directory_does_not_change_the_index(tmp_path: Path) -> None:
@@ -543,7 +575,7 @@ def test_a_uv_toml_in_the_working_directory_does_not_change_the_index(tmp_path: 
         assert app.data("sample.facts()")["six"]
 
 
-# --- onetool init ------------------------------------------------------------------------------------------
+# --- onetool init ---------------------------------------------------------------------------------
 
 
 def test_tools_created_by_init_can_be_called(tmp_path: Path) -> None:
@@ -551,6 +583,8 @@ def test_tools_created_by_init_can_be_called(tmp_path: Path) -> None:
     project = tmp_path / "project"
     project.mkdir()
     assert run("init").returncode == 0
-    answer = run("run", "[hello.greet(name='Ada', loud=True), hello.since(day='2020-01-01')['day']]")
+    answer = run(
+        "run", "[hello.greet(name='Ada', loud=True), hello.since(day='2020-01-01')['day']]"
+    )
     assert json.loads(answer.stdout) == ["HELLO, ADA!", "2020-01-01"], answer.stderr
     assert run("test", "hello").stdout.endswith("2 passed\n"), "the examples are right"

@@ -1,4 +1,6 @@
-"""Specification 4, HTTP tools: stored definitions, registered on a bus and called against a real server."""
+"""Specification 4, HTTP tools: stored definitions, registered on a bus and called against a real
+server.
+"""
 
 import asyncio
 import hmac
@@ -50,7 +52,10 @@ class Calls:
     pauses: list[float] = field(default_factory=list)
 
     def run(
-        self, definition: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], required: Sequence[str]
+        self,
+        definition: Mapping[str, Any],
+        calls: Sequence[Mapping[str, Any]],
+        required: Sequence[str],
     ) -> list[Result]:
         async def go() -> list[Result]:
             bus, net = ToolBus(), Net(HostRules(self.allowed, self.private), resolve=self.resolve)
@@ -73,18 +78,29 @@ class Calls:
             clock=lambda: sum(self.pauses),
         )
         schema = Schema.from_json({"type": "object", "required": list(required)})
-        return Tool(name="shop.item", backend=backend, input=schema, permissions=frozenset({Permission.NETWORK}))
+        return Tool(
+            name="shop.item",
+            backend=backend,
+            input=schema,
+            permissions=frozenset({Permission.NETWORK}),
+        )
 
     async def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
 
-    def result(self, definition: Mapping[str, Any], required: Sequence[str] = (), **args: Any) -> Result:
+    def result(
+        self, definition: Mapping[str, Any], required: Sequence[str] = (), **args: Any
+    ) -> Result:
         return self.run(definition, [args], required)[0]
 
-    def value(self, definition: Mapping[str, Any], required: Sequence[str] = (), **args: Any) -> Any:
+    def value(
+        self, definition: Mapping[str, Any], required: Sequence[str] = (), **args: Any
+    ) -> Any:
         return self.result(definition, required, **args).unwrap()
 
-    def failure(self, definition: Mapping[str, Any], required: Sequence[str] = (), **args: Any) -> dict[str, Any]:
+    def failure(
+        self, definition: Mapping[str, Any], required: Sequence[str] = (), **args: Any
+    ) -> dict[str, Any]:
         error = self.result(definition, required, **args).error
         assert error is not None
         return describe(error)
@@ -110,12 +126,18 @@ def serve_in_turn(*pages: Page) -> Page:
     return show
 
 
-# --- HTTP tools --------------------------------------------------------------------------------------------
+# --- HTTP tools -----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.http.url-scheme")
 def test_a_url_starts_with_http_or_https() -> None:
-    for url in ("ftp://shop.test/", "shop.test", "//shop.test", "${scheme}://shop.test", "file:///etc/passwd"):
+    for url in (
+        "ftp://shop.test/",
+        "shop.test",
+        "//shop.test",
+        "${scheme}://shop.test",
+        "file:///etc/passwd",
+    ):
         assert "must start with http:// or https://" in expect_rejection({"urlTemplate": url})
     for url in ("http://shop.test/", "https://shop.test/"):
         assert HttpImpl.model_validate({"method": "GET", "urlTemplate": url}).url_template == url
@@ -136,21 +158,28 @@ def test_an_object_is_sent_as_json_and_a_string_as_it_is(calls: Calls, site: Sit
 def test_a_later_request_uses_the_response_of_an_earlier_one(calls: Calls, site: Site) -> None:
     first = {"name": "first", "method": "POST", "urlTemplate": site.url("/echo?n=${n}")}
     url = site.url("/echo?path=${steps.first.body.path}&n=${steps.first.body.query.n[0]}")
-    assert calls.value({"urlTemplate": url, "steps": [first]}, n=7)["query"] == {"path": ["/echo"], "n": ["7"]}
+    assert calls.value({"urlTemplate": url, "steps": [first]}, n=7)["query"] == {
+        "path": ["/echo"],
+        "n": ["7"],
+    }
     assert [received.method for received in site.requests] == ["POST", "GET"]
 
 
 @pytest.mark.spec("bundles.http.hmac")
 def test_a_request_is_signed(calls: Calls, site: Site) -> None:
     signing = {"recipe": "github-sha256", "key": "${secret:TOKEN}"}
-    calls.value({"urlTemplate": site.url(), "method": "POST", "body": {"a": "${a}"}, "hmac": signing}, a=1)
+    calls.value(
+        {"urlTemplate": site.url(), "method": "POST", "body": {"a": "${a}"}, "hmac": signing}, a=1
+    )
     digest = hmac.new(SECRETS["TOKEN"].encode(), site.last.body, "sha256").hexdigest()
     assert site.last.header("x-hub-signature-256") == f"sha256={digest}"
 
 
 @pytest.mark.spec("bundles.http.events")
 def test_server_sent_events_are_a_list(calls: Calls, site: Site) -> None:
-    site.pages["/events"] = page(b"data: 1\n\ndata: 2\n\ndata: 3\n\n", ("Content-Type", "text/event-stream"))
+    site.pages["/events"] = page(
+        b"data: 1\n\ndata: 2\n\ndata: 3\n\n", ("Content-Type", "text/event-stream")
+    )
     options = {"mode": "events", "maxEvents": 2}
     events = calls.value({"urlTemplate": site.url("/events"), "response": options})
     assert [event["data"] for event in events] == [1, 2]
@@ -195,7 +224,9 @@ def test_a_response_is_json_or_text_or_follows_its_content_type(calls: Calls, si
     assert calls.value({"urlTemplate": site.url("/json")}) == {"a": 1}
     assert calls.value({"urlTemplate": site.url("/text")}) == '{"a": 1}'
     assert calls.value({"urlTemplate": site.url("/text"), "response": {"mode": "json"}}) == {"a": 1}
-    assert calls.value({"urlTemplate": site.url("/json"), "response": {"mode": "text"}}) == '{"a": 1}'
+    assert (
+        calls.value({"urlTemplate": site.url("/json"), "response": {"mode": "text"}}) == '{"a": 1}'
+    )
     failure = calls.failure({"urlTemplate": site.url("/html"), "response": {"mode": "json"}})
     assert failure["type"] == "execution_error"
 
@@ -203,11 +234,15 @@ def test_a_response_is_json_or_text_or_follows_its_content_type(calls: Calls, si
 @pytest.mark.spec("bundles.http.selector")
 def test_a_selector_selects_part_of_the_response(calls: Calls, site: Site) -> None:
     site.pages["/items"] = page(b'{"items": [{"id": 1}, {"id": 2}]}', JSON)
-    assert calls.value({"urlTemplate": site.url("/items"), "response": {"selector": "items[].id"}}) == [1, 2]
-    assert "JMESPath" in expect_rejection({"urlTemplate": site.url(), "response": {"selector": "items[?"}})
+    assert calls.value(
+        {"urlTemplate": site.url("/items"), "response": {"selector": "items[].id"}}
+    ) == [1, 2]
+    assert "JMESPath" in expect_rejection(
+        {"urlTemplate": site.url(), "response": {"selector": "items[?"}}
+    )
 
 
-# --- placeholders ------------------------------------------------------------------------------------------
+# --- placeholders ---------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.template.arguments")
@@ -248,7 +283,12 @@ def test_a_placeholder_in_the_host_is_rejected(url: str) -> None:
 @pytest.mark.spec("bundles.template.values-keep-their-place")
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_hostile_value_stays_in_its_location(calls: Calls, site: Site, value: str) -> None:
-    seen = {"urlTemplate": site.url("/echo"), "method": "POST", "query": {"q": "${v}"}, "body": {"b": "${v}", "c": 1}}
+    seen = {
+        "urlTemplate": site.url("/echo"),
+        "method": "POST",
+        "query": {"q": "${v}"},
+        "body": {"b": "${v}", "c": 1},
+    }
     calls.value(seen, v=value)
     assert site.last.path == "/echo"
     assert site.last.query == {"q": [value]}
@@ -282,7 +322,7 @@ def test_a_missing_required_argument_is_an_error(calls: Calls, site: Site) -> No
     assert site.requests == []
 
 
-# --- hosts -------------------------------------------------------------------------------------------------
+# --- hosts ----------------------------------------------------------------------------------------
 
 
 async def loopback(_host: str, _port: int) -> list[str]:
@@ -306,7 +346,9 @@ async def loopback(_host: str, _port: int) -> list[str]:
 )
 def test_a_tool_reaches_allowed_hosts(site: Site, allowed: list[str], admitted: bool) -> None:
     patterns = tuple(pattern.replace("PORT", str(site.port)) for pattern in allowed)
-    result = Calls(patterns, resolve=loopback).result({"urlTemplate": site.url(host="api.shop.test")})
+    result = Calls(patterns, resolve=loopback).result(
+        {"urlTemplate": site.url(host="api.shop.test")}
+    )
     assert result.ok == admitted
     if result.error is not None:
         assert describe(result.error)["reason"] == "host_not_allowed"
@@ -317,7 +359,10 @@ def test_a_tool_reaches_allowed_hosts(site: Site, allowed: list[str], admitted: 
 def test_the_host_is_checked_when_the_tool_is_called(site: Site) -> None:
     tool = {"urlTemplate": site.url("/echo/${id}"), "errorMode": "empty"}
     HttpImpl.model_validate({"method": "GET", **tool})  # storing a tool sends no request
-    assert Calls(("elsewhere.test",)).failure(tool, id="@elsewhere.test/")["reason"] == "host_not_allowed"
+    assert (
+        Calls(("elsewhere.test",)).failure(tool, id="@elsewhere.test/")["reason"]
+        == "host_not_allowed"
+    )
     assert Calls(("127.0.0.1",)).result(tool, id="@elsewhere.test/").ok
 
 
@@ -337,7 +382,10 @@ def test_each_redirect_is_checked_again(site: Site) -> None:
      "[fe80::1]", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]"],
 )  # fmt: skip
 def test_special_addresses_of_allowed_hosts_are_rejected(host: str) -> None:
-    assert Calls(private=False).failure({"urlTemplate": f"http://{host}/"})["reason"] == "address_not_allowed"
+    assert (
+        Calls(private=False).failure({"urlTemplate": f"http://{host}/"})["reason"]
+        == "address_not_allowed"
+    )
 
 
 @pytest.mark.spec("bundles.host.address-really-used")
@@ -377,18 +425,25 @@ def test_secrets_are_not_sent_to_other_hosts_and_not_shown(calls: Calls, site: S
     with serve_site() as other:
         for status in (302, 307):
             calls.result(tool, to=other.url(), status=status)
-            calls.result({**tool, "method": "POST", "body": {"t": "${secret:TOKEN}"}}, to=other.url(), status=status)
+            calls.result(
+                {**tool, "method": "POST", "body": {"t": "${secret:TOKEN}"}},
+                to=other.url(),
+                status=status,
+            )
         seen = repr(other.requests)
     assert len(other.requests) == 3  # a request with a body is not redirected to another origin
     assert SECRETS["TOKEN"] not in seen
     assert "t0p-s3cret" not in seen
-    at_home = [calls.result(tool, to=path, status=302) for path in ("/echo", "/status/404", "/cut", "/nowhere")]
+    at_home = [
+        calls.result(tool, to=path, status=302)
+        for path in ("/echo", "/status/404", "/cut", "/nowhere")
+    ]
     outcomes = [describe(result.error) if result.error else result.value for result in at_home]
     assert "t0p-s3cret" not in json.dumps(outcomes)
     assert SECRETS["TOKEN"] in (site.last.header("x-key") or "")
 
 
-# --- retries -----------------------------------------------------------------------------------------------
+# --- retries --------------------------------------------------------------------------------------
 
 FINE = page(b'"fine"', JSON)
 
@@ -415,7 +470,9 @@ def test_retries_limits_the_number_of_attempts(calls: Calls, site: Site, retries
 
 
 @pytest.mark.spec("bundles.retry.idempotent-only")
-def test_non_idempotent_requests_are_retried_only_if_the_tool_allows_it(calls: Calls, site: Site) -> None:
+def test_non_idempotent_requests_are_retried_only_if_the_tool_allows_it(
+    calls: Calls, site: Site
+) -> None:
     tool = {"urlTemplate": site.url("/status/503"), "retries": 1}
     for method, requests in (("PUT", 2), ("DELETE", 2), ("POST", 1), ("PATCH", 1)):
         site.requests.clear()
@@ -447,28 +504,49 @@ def test_all_attempts_share_the_timeout(calls: Calls, site: Site) -> None:
     assert 1 < sum(calls.pauses) < 5
     site.pages["/later"] = page(b"", ("Retry-After", "60"), status=503)
     impatient = Calls()
-    assert impatient.failure({"urlTemplate": site.url("/later"), "timeoutMs": 5_000})["status"] == 503
+    assert (
+        impatient.failure({"urlTemplate": site.url("/later"), "timeoutMs": 5_000})["status"] == 503
+    )
     assert impatient.pauses == []
     failure = calls.failure({"urlTemplate": site.url("/drip-body"), "timeoutMs": 100})
     assert (failure["type"], failure["timeout_ms"]) == ("timeout", 100)
 
 
-# --- limits ------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.limit.response-while-streaming")
-def test_the_size_limit_applies_while_reading_and_after_decompression(calls: Calls, site: Site) -> None:
+def test_the_size_limit_applies_while_reading_and_after_decompression(
+    calls: Calls, site: Site
+) -> None:
     for path in ("/stream/1000000000", "/bomb/10000", "/gzip/100000"):
-        failure = calls.failure({"urlTemplate": site.url(path), "maxResponseBytes": 50_000, "timeoutMs": 60_000})
-        assert (failure["type"], failure["reason"], failure["limit"]) == ("network", "too_large", 50_000)
-    assert calls.value({"urlTemplate": site.url("/gzip/40000"), "maxResponseBytes": 50_000}) == "a" * 40_000
+        failure = calls.failure(
+            {"urlTemplate": site.url(path), "maxResponseBytes": 50_000, "timeoutMs": 60_000}
+        )
+        assert (failure["type"], failure["reason"], failure["limit"]) == (
+            "network",
+            "too_large",
+            50_000,
+        )
+    assert (
+        calls.value({"urlTemplate": site.url("/gzip/40000"), "maxResponseBytes": 50_000})
+        == "a" * 40_000
+    )
     tight = Calls(settings={"maxResponseBytes": 1000})
-    assert tight.failure({"urlTemplate": site.url("/gzip/40000"), "maxResponseBytes": 50_000})["limit"] == 1000
+    assert (
+        tight.failure({"urlTemplate": site.url("/gzip/40000"), "maxResponseBytes": 50_000})["limit"]
+        == 1000
+    )
 
 
 @pytest.mark.spec("bundles.limit.request-bytes")
 def test_a_request_over_its_limit_is_not_sent(calls: Calls, site: Site) -> None:
-    tool = {"urlTemplate": site.url(), "method": "POST", "body": {"text": "${text}"}, "maxRequestBytes": 500}
+    tool = {
+        "urlTemplate": site.url(),
+        "method": "POST",
+        "body": {"text": "${text}"},
+        "maxRequestBytes": 500,
+    }
     failure = calls.failure(tool, text="ä" * 300)
     assert (failure["type"], failure["limit"]) == ("validation_error", 500)
     assert failure["size"] > 600
@@ -483,5 +561,9 @@ def test_calls_over_the_rate_limit_are_rejected(calls: Calls, site: Site) -> Non
     assert first.ok
     assert second.ok
     failure = describe(third.error or ValueError())
-    assert (failure["type"], failure["code"], failure["retry_after"]) == ("budget_exceeded", "rate_limited", 60)
+    assert (failure["type"], failure["code"], failure["retry_after"]) == (
+        "budget_exceeded",
+        "rate_limited",
+        60,
+    )
     assert len(site.requests) == 2

@@ -9,7 +9,9 @@ from tests.support import App, eventually, open_app
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[App]:
-    with open_app({"servers": {"github": hostile_server("github"), "gone": hostile_server("dies")}}) as app:
+    with open_app(
+        {"servers": {"github": hostile_server("github"), "gone": hostile_server("dies")}}
+    ) as app:
         yield app
 
 
@@ -17,7 +19,9 @@ def app() -> Iterator[App]:
 @pytest.mark.spec("ot-pack.tools.proxy-tool-signature-from-schema")
 def test_the_signature_of_a_proxied_tool_is_based_on_its_schema(app: App) -> None:
     (search,) = app.data("ot.tools(pattern='github.search', info='full')")
-    assert search["signature"] == "github.search_code(query: str, repo: str = '...', count: int = 5)"
+    assert (
+        search["signature"] == "github.search_code(query: str, repo: str = '...', count: int = 5)"
+    )
     assert search["source"] == "proxy:github"
 
 
@@ -46,5 +50,8 @@ def test_a_disconnected_server_degrades_the_proxy(app: App) -> None:
 
 @pytest.mark.spec("run-tool.prefix-scope.mcp-proxy-tool-prefix-matching")
 def test_argument_names_of_a_proxied_tool_may_be_abbreviated(app: App) -> None:
-    assert app.data("github.search_code(q='cells', r='onetool')") == {"query": "cells", "repo": "onetool"}
+    assert app.data("github.search_code(q='cells', r='onetool')") == {
+        "query": "cells",
+        "repo": "onetool",
+    }
     assert app.data("github.search_code(que='cells')") == {"query": "cells"}

@@ -68,7 +68,13 @@ class Point:
 @tool("sample.objects")
 def objects() -> dict[str, Any]:
     model = Model(name="Ada", born=date(1815, 12, 10))
-    return {"model": model, "point": Point(1, (2, 3)), "path": Path("/a"), "bytes": b"ab", "set": {2, 1}}
+    return {
+        "model": model,
+        "point": Point(1, (2, 3)),
+        "path": Path("/a"),
+        "bytes": b"ab",
+        "set": {2, 1},
+    }
 
 
 class Meeting:
@@ -95,18 +101,29 @@ def app() -> Iterator[App]:
         yield app
 
 
-# --- prefixes and fences -----------------------------------------------------------------------------------
+# --- prefixes and fences --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prefix", ["__ot", "__ot__run", "__onetool", "__onetool__run", "mcp__onetool__run"])
-@pytest.mark.parametrize("form", ["{} 6 * 7", "{}\n6 * 7", "{}\n```python\n6 * 7\n```", "```\n{} 6 * 7\n```"])
+@pytest.mark.parametrize(
+    "prefix", ["__ot", "__ot__run", "__onetool", "__onetool__run", "mcp__onetool__run"]
+)
+@pytest.mark.parametrize(
+    "form", ["{} 6 * 7", "{}\n6 * 7", "{}\n```python\n6 * 7\n```", "```\n{} 6 * 7\n```"]
+)
 def test_call_prefixes_are_removed(app: App, prefix: str, form: str) -> None:
     assert app.value(form.format(prefix)) == "42"
 
 
 @pytest.mark.parametrize(
-    "command", ["~~~\n6 * 7\n~~~", "~~~python\n6 * 7\n~~~", "``6 * 7``", "```6 * 7```", "\n\n```py\n6 * 7\n```\n"]
+    "command",
+    [
+        "~~~\n6 * 7\n~~~",
+        "~~~python\n6 * 7\n~~~",
+        "``6 * 7``",
+        "```6 * 7```",
+        "\n\n```py\n6 * 7\n```\n",
+    ],
 )
 def test_other_fences_are_removed(app: App, command: str) -> None:
     assert app.value(command) == "42"
@@ -132,7 +149,8 @@ def test_a_command_that_is_not_a_string_is_rejected(app: App, command: object) -
 
 
 @pytest.mark.parametrize(
-    "command", ["[" * 5000, "x" + ".x" * 50_000, "1" * 5000, "1\0", "'\ud800'", "#" * 1_000_001, "é\x00"]
+    "command",
+    ["[" * 5000, "x" + ".x" * 50_000, "1" * 5000, "1\0", "'\ud800'", "#" * 1_000_001, "é\x00"],
 )
 def test_hostile_text_is_a_clear_error(app: App, command: str) -> None:
     answer = app.run(command)
@@ -146,7 +164,7 @@ def test_a_megabyte_of_code_runs(app: App) -> None:
     assert app.value(code) == "1"
 
 
-# --- code is a module --------------------------------------------------------------------------------------
+# --- code is a module -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -200,10 +218,22 @@ def test_code_may_await_at_the_top_level(app: App, code: str, output: str) -> No
     "code",
     [
         "import pickle\nclass Thing:\n    pass\ntype(pickle.loads(pickle.dumps(Thing()))) is Thing",
-        "import typing\nclass Thing:\n    other: 'Thing'\ntyping.get_type_hints(Thing)['other'] is Thing",
-        "import enum\nclass Colour(enum.Enum):\n    RED = 1\nColour['RED'] is Colour.RED and __name__ == '__main__'",
-        "def f():\n    n = 0\n    def up():\n        nonlocal n\n        n += 1\n    up()\n    return n\nf() == 1",
-        "match {'a': [1, 2]}:\n    case {'a': [first, *rest]}:\n        found = (first, rest)\nfound == (1, [2])",
+        (
+            "import typing\nclass Thing:\n    other: 'Thing'\ntyping.get_type_hints(Thing)['other']"
+            " is Thing"
+        ),
+        (
+            "import enum\nclass Colour(enum.Enum):\n    RED = 1\nColour['RED'] is Colour.RED and"
+            " __name__ == '__main__'"
+        ),
+        (
+            "def f():\n    n = 0\n    def up():\n        nonlocal n\n        n += 1\n    up()\n   "
+            " return n\nf() == 1"
+        ),
+        (
+            "match {'a': [1, 2]}:\n    case {'a': [first, *rest]}:\n        found = (first,"
+            " rest)\nfound == (1, [2])"
+        ),
         "def numbers():\n    yield from range(3)\nsum(numbers()) == 3",
         "import inspect\ndef f():\n    pass\ninspect.getsource(f).startswith('def f')",
         "import sys\nsys.modules['__main__'].__dict__ is globals()",
@@ -213,7 +243,7 @@ def test_code_behaves_like_a_module(app: App, code: str) -> None:
     assert app.value(code) == "True"
 
 
-# --- printed output ----------------------------------------------------------------------------------------
+# --- printed output -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -248,7 +278,9 @@ def test_writes_to_file_descriptor_1_go_to_the_log(tmp_path: Path) -> None:
     file = tmp_path / "onetool.log"
     with open_app(log=Log(file)) as app:
         assert app.run("import os\nos.write(1, b'a stray line')\n5").blocks == ("5",)
-        assert eventually(lambda: file.exists() and "a stray line" in file.read_text("utf-8"), seconds=2)
+        assert eventually(
+            lambda: file.exists() and "a stray line" in file.read_text("utf-8"), seconds=2
+        )
 
 
 @pytest.mark.parametrize("code", ["print(1)\nexit()\nprint(2)", "print(1)\nquit(0)\nprint(2)"])
@@ -268,18 +300,22 @@ def test_the_help_function_of_python_works(app: App) -> None:
 @pytest.mark.slow
 def test_a_hundred_concurrent_runs_do_not_mix(app: App) -> None:
     started = [app.start(f"print({n})\nsample.give({n})") for n in range(100)]
-    assert [future.result().blocks for future in started] == [(f"{n}\n", str(n)) for n in range(100)]
+    assert [future.result().blocks for future in started] == [
+        (f"{n}\n", str(n)) for n in range(100)
+    ]
 
 
 @pytest.mark.slow
 def test_a_busy_server_loses_no_result(app: App) -> None:
-    """The end of a cell and its result arrive on different sockets; a late event loop sees both at once."""
+    """The end of a cell and its result arrive on different sockets; a late event loop sees both at
+    once.
+    """
     for _ in range(5):
         started = [app.start(f"sample.busy()\nsample.busy()\n{n}") for n in range(20)]
         assert [future.result().text for future in started] == [str(n) for n in range(20)]
 
 
-# --- strings and indentation -------------------------------------------------------------------------------
+# --- strings and indentation ----------------------------------------------------------------------
 
 STRING = "first\n  two\n\tone tab\n        eight \n\n\t    both\nlast\n"
 LINES = ("if True:", "    text = '''" + STRING + "'''", "    other = 1", "text")
@@ -288,7 +324,9 @@ INDENTED = {
     "by spaces": "\n".join("    " + line for line in LINES),
     "by a tab": "\n".join("\t" + line for line in LINES),
     "all but the first line": "\n".join([LINES[0], *("    " + line for line in LINES[1:])]),
-    "by tabs and spaces": "\n".join([LINES[0], LINES[1].replace("    ", "\t", 1), "        other = 1", LINES[3]]),
+    "by tabs and spaces": "\n".join(
+        [LINES[0], LINES[1].replace("    ", "\t", 1), "        other = 1", LINES[3]]
+    ),
     "in a fence": "\n".join(["```python", *LINES, "```"]),
     "with a return": "\n".join([*LINES[:3], "return text"]),
 }
@@ -299,7 +337,9 @@ def test_strings_are_preserved_byte_for_byte(app: App, code: str) -> None:
     assert app.value(code) == STRING
 
 
-@pytest.mark.parametrize("code", ["    x = 1\nx + 1", "  x = 1\n\n  x\nx + 1", "    x = 1\nelse:\n    x = 2\nx + 1"])
+@pytest.mark.parametrize(
+    "code", ["    x = 1\nx + 1", "  x = 1\n\n  x\nx + 1", "    x = 1\nelse:\n    x = 2\nx + 1"]
+)
 def test_partly_indented_code_never_runs_in_part(app: App, code: str) -> None:
     """Code that is partly indented either runs completely or is an error."""
     answer = app.run(code)
@@ -307,13 +347,14 @@ def test_partly_indented_code_never_runs_in_part(app: App, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["x = 1\n    y = 2\n  z = 3", "if True:\nx = 1", "if True:\n    x = 1\n   y = 2\n  z = 3"]
+    "code",
+    ["x = 1\n    y = 2\n  z = 3", "if True:\nx = 1", "if True:\n    x = 1\n   y = 2\n  z = 3"],
 )
 def test_indentation_that_cannot_be_fixed_is_an_error(app: App, code: str) -> None:
     assert app.failure(code).startswith("IndentationError: ")
 
 
-# --- errors ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -340,10 +381,22 @@ def test_an_error_names_the_line_of_the_sent_code(app: App, command: str, locati
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("x = 1\nmap(len, ['a', 5])", "TypeError: object of type 'int' has no len()\n  line 2: map"),
-        ("return map(len, ['a', 5])", "TypeError: object of type 'int' has no len()\n  line 1: return map"),
-        ("(int(text)\n for text in ['a'])", "ValueError: invalid literal for int() with base 10: 'a'\n  line 1: (int"),
-        ("(sample.greet(nme=n) for n in ['a'])", "ArgumentError: sample.greet() has no argument 'nme'"),
+        (
+            "x = 1\nmap(len, ['a', 5])",
+            "TypeError: object of type 'int' has no len()\n  line 2: map",
+        ),
+        (
+            "return map(len, ['a', 5])",
+            "TypeError: object of type 'int' has no len()\n  line 1: return map",
+        ),
+        (
+            "(int(text)\n for text in ['a'])",
+            "ValueError: invalid literal for int() with base 10: 'a'\n  line 1: (int",
+        ),
+        (
+            "(sample.greet(nme=n) for n in ['a'])",
+            "ArgumentError: sample.greet() has no argument 'nme'",
+        ),
         ("[object()]", "cannot return an object of type builtins.object"),
         (
             "async def items():\n    yield 1\n[items()]",
@@ -365,8 +418,14 @@ def test_an_error_shows_its_causes_and_members(app: App) -> None:
     group = app.run("raise ExceptionGroup('many', [ValueError('first'), KeyError('second')])").text
     assert "contains ValueError: first" in group
     assert "contains KeyError: 'second'" in group
-    caused = app.run("try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('outer') from error").text
-    assert "caused by ValueError: invalid literal for int() with base 10: 'x'\n  line 2: int('x')" in caused
+    caused = app.run(
+        "try:\n    int('x')\nexcept ValueError as error:\n    raise RuntimeError('outer') from"
+        " error"
+    ).text
+    assert (
+        "caused by ValueError: invalid literal for int() with base 10: 'x'\n  line 2: int('x')"
+        in caused
+    )
 
 
 @pytest.mark.parametrize(
@@ -395,7 +454,10 @@ def test_the_error_of_a_tool_is_not_explained_as_an_error_of_the_code(app: App) 
     failed = app.run("sample.fail(kind='name')").text
     assert "NameError: name 'missing' is not defined" in failed
     assert "Packs:" not in failed
-    assert "RuntimeError: coroutine raised StopIteration: the end" in app.run("sample.fail(kind='stop')").text
+    assert (
+        "RuntimeError: coroutine raised StopIteration: the end"
+        in app.run("sample.fail(kind='stop')").text
+    )
     error = app.call("sample.fail", {"kind": "stop"}).error
     assert error is not None
     assert errors.describe(error)["message"] == "coroutine raised StopIteration: the end"
@@ -409,17 +471,21 @@ def test_variables_of_the_run_can_be_returned(app: App) -> None:
 def test_an_error_lists_the_calls_already_made(app: App) -> None:
     code = "sample.give(1)\ntry:\n    sample.fail()\nexcept ToolError:\n    pass\nws('x')\n1 / 0"
     text = app.failure(code)
-    assert "Calls already made: sample.give (ok), sample.fail (execution_error), sample.search (ok)" in text
+    assert (
+        "Calls already made: sample.give (ok), sample.fail (execution_error), sample.search (ok)"
+        in text
+    )
 
 
 def test_the_call_that_failed_is_not_listed_as_made_before(app: App) -> None:
     assert "Calls already made" not in app.failure("sample.fail()")
-    assert app.failure("sample.give(1)\nsample.fail()").endswith("Calls already made: sample.give (ok)")
+    assert app.failure("sample.give(1)\nsample.fail()").endswith(
+        "Calls already made: sample.give (ok)"
+    )
     caught = "try:\n    sample.fail()\nexcept ToolError:\n    raise ToolError('another')"
     assert app.failure(caught).endswith("Calls already made: sample.fail (execution_error)")
-    later = (
-        "try:\n    sample.fail()\nexcept ToolError:\n    sample.give(1)\n    raise"  # as if beside it in ot.parallel
-    )
+    # as if beside it in ot.parallel
+    later = "try:\n    sample.fail()\nexcept ToolError:\n    sample.give(1)\n    raise"
     assert app.failure(later).endswith("Calls already made: sample.give (ok)")
 
 
@@ -439,7 +505,9 @@ def test_the_call_that_failed_is_not_listed_as_made_before(app: App) -> None:
         ("sample.give([1, 2])['first']", "a list of 2 items"),
     ],
 )
-def test_a_failed_subscript_shows_the_keys_or_the_type_of_the_value(app: App, code: str, shape: str) -> None:
+def test_a_failed_subscript_shows_the_keys_or_the_type_of_the_value(
+    app: App, code: str, shape: str
+) -> None:
     assert app.failure(code).splitlines()[-1] == f"The value is {shape}"
 
 
@@ -452,7 +520,10 @@ def test_a_failed_subscript_shows_the_keys_or_the_type_of_the_value(app: App, co
             "rows = sample.give([{'id': 1}, {'id': 2}])\nsorted(rows)",
             "a list of 2 items; the first is a dict with keys: id",
         ),
-        ("rows = [{'id': 1}]\n', '.join(rows)", "a list of 1 item; the first is a dict with keys: id"),
+        (
+            "rows = [{'id': 1}]\n', '.join(rows)",
+            "a list of 1 item; the first is a dict with keys: id",
+        ),
         ("found = {'id': 1}\nfound['id'] < 2 < found", "a dict with keys: id"),
         ("found = {'id': 1}\nfound.pop('ID')", "a dict with keys: id"),
     ],
@@ -464,7 +535,13 @@ def test_a_failed_operation_shows_the_keys_of_the_value(app: App, code: str, sha
 @pytest.mark.parametrize(
     "code",
     [
-        *("{}['a']", "{1: 2}['a']", "len(5)", "import json\njson.loads('{}')['a']", "(lambda: {})()[0]"),
+        *(
+            "{}['a']",
+            "{1: 2}['a']",
+            "len(5)",
+            "import json\njson.loads('{}')['a']",
+            "(lambda: {})()[0]",
+        ),
         *("'a' + 1", "def f(x, y): ...\nf([1])"),
     ],
 )
@@ -473,7 +550,9 @@ def test_other_failures_have_no_keys(app: App, code: str) -> None:
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="newer versions accept these f-strings")
-@pytest.mark.parametrize("code", ['d = {\'a\': 1}\nf"{d["a"]}"', "f'{', '.join(['a'])}'", 'f"{str("a")}"'])
+@pytest.mark.parametrize(
+    "code", ['d = {\'a\': 1}\nf"{d["a"]}"', "f'{', '.join(['a'])}'", 'f"{str("a")}"']
+)
 def test_nested_quotes_in_an_f_string_get_a_hint(app: App, code: str) -> None:
     assert app.failure(code).endswith("""use the other kind: f"{value['key']}\"""")
 
@@ -541,19 +620,31 @@ def test_error_classes_are_predefined_in_code(app: App, name: str) -> None:
     ],
 )
 def test_code_catches_errors_by_their_class(app: App, call: str, caught: str, kind: str) -> None:
-    assert app.value(f"try:\n    {call}\nexcept {caught} as error:\n    kind = error.type\nkind") == kind
+    assert (
+        app.value(f"try:\n    {call}\nexcept {caught} as error:\n    kind = error.type\nkind")
+        == kind
+    )
 
 
 def test_code_can_read_the_fields_of_an_error(app: App) -> None:
-    code = "try:\n    sample.fail()\nexcept ToolError as e:\n    seen = [e.message, e.service, e.status]\nseen"
+    code = (
+        "try:\n    sample.fail()\nexcept ToolError as e:\n    seen = [e.message, e.service,"
+        " e.status]\nseen"
+    )
     assert app.data(code) == ["Rate limited", "slack", 429]
-    code = "try:\n    sample.secret()\nexcept PermissionDenied as e:\n    seen = [e.required, e.granted]\nseen"
+    code = (
+        "try:\n    sample.secret()\nexcept PermissionDenied as e:\n    seen = [e.required,"
+        " e.granted]\nseen"
+    )
     assert app.data(code) == [["write"], ["read", "network"]]
 
 
 def test_an_ordinary_exception_keeps_its_class(app: App) -> None:
     message = "offset must be >= 1 (1-indexed), got 0"
-    code = "try:\n    sample.fail(kind='value')\nexcept ValueError as error:\n    text = str(error)\ntext"
+    code = (
+        "try:\n    sample.fail(kind='value')\nexcept ValueError as error:\n    text ="
+        " str(error)\ntext"
+    )
     assert app.value(code) == message
     assert app.failure("sample.fail(kind='value')").startswith(f"ValueError: {message}\n")
 
@@ -564,7 +655,7 @@ def test_code_may_raise_tool_errors(app: App) -> None:
     assert answer.text.startswith("ToolTimeout: too slow\n")
 
 
-# --- names -------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -610,7 +701,9 @@ def test_a_name_in_neither_pack_nor_module_lists_the_pack(app: App) -> None:
 
 
 def test_strings_and_comments_are_never_rewritten(app: App) -> None:
-    assert app.value("# ws(query='x')\n'ws(query=1) sample.give(2)'") == "ws(query=1) sample.give(2)"
+    assert (
+        app.value("# ws(query='x')\n'ws(query=1) sample.give(2)'") == "ws(query=1) sample.give(2)"
+    )
 
 
 def test_an_alias_is_an_ordinary_object(app: App) -> None:
@@ -624,7 +717,7 @@ def test_a_tool_is_callable_by_a_computed_name(app: App) -> None:
     assert "give" in app.data("dir(sample)")
 
 
-# --- arguments ---------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -642,7 +735,9 @@ def test_positional_arguments_follow_the_signature(app: App, call: str, value: o
     assert app.data(call) == value
 
 
-@pytest.mark.parametrize("call", ["search(query='x', q='y')", "search('x', query='y')", "search(q='x', qu='y')"])
+@pytest.mark.parametrize(
+    "call", ["search(query='x', q='y')", "search('x', query='y')", "search(q='x', qu='y')"]
+)
 def test_multiple_values_for_one_parameter_are_an_error(app: App, call: str) -> None:
     assert "got multiple values for 'query'" in app.failure(f"sample.{call}")
 
@@ -696,7 +791,7 @@ def test_threads_call_tools_concurrently(app: App) -> None:
     assert app.value(code) == "[true,true]"
 
 
-# --- representation of values ------------------------------------------------------------------------------
+# --- representation of values ---------------------------------------------------------------------
 
 PREPARED = """
 import datetime, decimal, enum, pathlib, collections
@@ -739,7 +834,12 @@ Row = collections.namedtuple("Row", "a b")
         ("Point(1, pathlib.Path('/a'))", *['{"x":1,"where":"/a"}'] * 2, "{x: 1, where: /a}"),
         ("[b'ab', bytearray(b'ab')]", '["YWI=","YWI="]', '["YWI=","YWI="]', "[YWI=, YWI=]"),
         ("[Colour.RED, Level.HIGH]", '["red",3]', '["red",3]', "[red, 3]"),
-        ("{Colour.RED: 1, Level.HIGH: 2}", '{"red":1,"3":2}', '{"red":1,"3":2}', '{red: 1, "3": 2}'),
+        (
+            "{Colour.RED: 1, Level.HIGH: 2}",
+            '{"red":1,"3":2}',
+            '{"red":1,"3":2}',
+            '{red: 1, "3": 2}',
+        ),
         ("[decimal.Decimal('1.10')]", '["1.10"]', '["1.10"]', '["1.10"]'),
         ("collections.deque([1])", "[1]", "[1]", "[1]"),
         ("collections.Counter('aab')", '{"a":2,"b":1}', '{"a":2,"b":1}', "{a: 2, b: 1}"),
@@ -747,26 +847,39 @@ Row = collections.namedtuple("Row", "a b")
         ("(n for n in (1, 2))", "[1,2]", "[1,2]", "[1, 2]"),
     ],
 )
-def test_values_are_formatted_in_every_format(app: App, code: str, plain: str, as_json: str, as_yaml: str) -> None:
+def test_values_are_formatted_in_every_format(
+    app: App, code: str, plain: str, as_json: str, as_yaml: str
+) -> None:
     def render(chosen: str) -> str:
         return app.value(f"{PREPARED}\n{chosen}\n{code}")
 
-    assert (render(""), render("__format__ = 'json'"), render("__format__ = 'yml'")) == (plain, as_json, as_yaml)
+    assert (render(""), render("__format__ = 'json'"), render("__format__ = 'yml'")) == (
+        plain,
+        as_json,
+        as_yaml,
+    )
 
 
 def test_a_key_that_json_does_not_support_becomes_a_string(app: App) -> None:
-    assert json.loads(app.value("{1: 'a', None: 'b', (2, 3): 'c'}")) == {"1": "a", "null": "b", "(2, 3)": "c"}
+    assert json.loads(app.value("{1: 'a', None: 'b', (2, 3): 'c'}")) == {
+        "1": "a",
+        "null": "b",
+        "(2, 3)": "c",
+    }
 
 
 @pytest.mark.parametrize(
     "code",
-    ["x = []\nx.append(x)\nx", pytest.param("x = []\nfor _ in range(9999):\n    x = [x]\nx", marks=pytest.mark.kernel)],
+    [
+        "x = []\nx.append(x)\nx",
+        pytest.param("x = []\nfor _ in range(9999):\n    x = [x]\nx", marks=pytest.mark.kernel),
+    ],
 )
 def test_a_value_that_cannot_be_serialized_is_an_error(app: App, code: str) -> None:
     assert "return a part of it" in app.failure(code)
 
 
-# --- results of the ot pack --------------------------------------------------------------------------------
+# --- results of the ot pack -----------------------------------------------------------------------
 
 FLOW = "[machine.disk]"
 DATA = '["machine.disk"]'
@@ -802,7 +915,9 @@ def test_yaml_of_ot_is_never_folded(app: App) -> None:
     assert len(app.value("ot.tools(info='list')").splitlines()) == 1
 
 
-@pytest.mark.parametrize("code", ["ot.help()", "ot.packs(info='full')", "ot.help(query='machine')", VERSION])
+@pytest.mark.parametrize(
+    "code", ["ot.help()", "ot.packs(info='full')", "ot.help(query='machine')", VERSION]
+)
 def test_strings_of_ot_are_shown_unchanged(app: App, code: str) -> None:
     assert app.value(code) == app.value(f"x = {code}\n__format__ = 'yml'\nx")
     assert app.data(f"type({code}).__name__ == 'str'") is True
@@ -817,7 +932,10 @@ def test_health_shows_the_active_isolation(app: App) -> None:
 
 def test_runs_share_nothing(app: App) -> None:
     app.value("import builtins, sys\nbuiltins.left = sys.left = globals()['left'] = 1")
-    left = "import builtins, sys\n[hasattr(builtins, 'left'), hasattr(sys, 'left'), 'left' in globals()]"
+    left = (
+        "import builtins, sys\n[hasattr(builtins, 'left'), hasattr(sys, 'left'), 'left' in"
+        " globals()]"
+    )
     assert app.data(left) == [False, False, False]
 
 

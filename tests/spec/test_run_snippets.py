@@ -14,14 +14,22 @@ SNIPPETS: dict[str, Any] = {
     "wsq": {
         "description": "Search twice and compare",
         "params": {"q1": {}, "q2": {}, "p": {"default": "Summarise"}},
-        "body": "a = ws(query='{{ q1 }}')\nb = ws(query=\"{{ q2 }}\")\n['{{ p }}', a['query'], b['query']]",
+        "body": (
+            "a = ws(query='{{ q1 }}')\nb = ws(query=\"{{ q2 }}\")\n['{{ p }}', a['query'],"
+            " b['query']]"
+        ),
     },
     "say": {"params": {"text": {}}, "body": "'{{ text }}'"},
     "quotes": {
         "params": {"v": {}},
-        "body": "['{{ v }}', \"{{ v }}\", '''{{ v }}''', f'{{ v }}', r'{{ v }}', {{ v }}]  # {{ v }}",
+        "body": (
+            "['{{ v }}', \"{{ v }}\", '''{{ v }}''', f'{{ v }}', r'{{ v }}', {{ v }}]  # {{ v }}"
+        ),
     },
-    "sum": {"params": {"items": {}, "start": {"default": 0}}, "body": "return sum({{ items }}, {{ start }})"},
+    "sum": {
+        "params": {"items": {}, "start": {"default": 0}},
+        "body": "return sum({{ items }}, {{ start }})",
+    },
     "outer": {"params": {"text": {}}, "body": "ot.snippet('say', text='{{ text }}') + '!'"},
     "again": {"body": "ot.snippet('again')"},
     "side_by_side": {"body": "ot.parallel([lambda: ot.snippet('side_by_side')])"},
@@ -52,7 +60,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
         yield app
 
 
-# --- the command -------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("run-tool.snippet.snippet-invocation")
@@ -100,20 +108,26 @@ def test_values_are_quoted_like_in_a_shell(app: App, written: str, meant: str) -
 
 
 def test_values_may_be_on_separate_lines(app: App) -> None:
-    assert json.loads(app.value("$wsq\nq1: what is new in AI?\nq2: 'ML'\np:\n  two\n    lines")) == [
+    assert json.loads(
+        app.value("$wsq\nq1: what is new in AI?\nq2: 'ML'\np:\n  two\n    lines")
+    ) == [
         "two\n  lines",
         "what is new in AI?",
         "ML",
     ]
 
 
-@pytest.mark.parametrize("command", ["$say text='never closed", "$say text=a text=b", "$say hello", "$ say text=a"])
+@pytest.mark.parametrize(
+    "command", ["$say text='never closed", "$say text=a text=b", "$say hello", "$ say text=a"]
+)
 def test_an_invalid_command_is_an_error_without_traceback(app: App, command: str) -> None:
     assert "$" in app.failure(command)
     assert "Traceback" not in app.failure(command)
 
 
-@pytest.mark.parametrize("command", ["$wsq q1=AI", "$wsq q1=a q2=b q3=c", "ot.snippet('wsq', q1='AI')"])
+@pytest.mark.parametrize(
+    "command", ["$wsq q1=AI", "$wsq q1=a q2=b q3=c", "ot.snippet('wsq', q1='AI')"]
+)
 def test_unknown_and_missing_parameters_show_the_signature(app: App, command: str) -> None:
     assert "Call it as: $wsq q1=… q2=… [p=Summarise]" in app.failure(command)
 
@@ -127,7 +141,7 @@ def test_a_long_name_is_not_repeated_in_the_error(app: App) -> None:
     assert len(app.failure("ot.snippet('x' * 3_000_000)")) < 1000
 
 
-# --- values ------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 HOSTILE = [
     "'",
@@ -162,13 +176,14 @@ def test_a_value_cannot_escape_a_command(app: App, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "total"), [("items=[1, 2]", 3), ("items=(1, 2), start=10", 13), ("items='[1,2]', start='5'", 8)]
+    ("values", "total"),
+    [("items=[1, 2]", 3), ("items=(1, 2), start=10", 13), ("items='[1,2]', start='5'", 8)],
 )
 def test_values_passed_by_code_keep_their_type(app: App, values: str, total: int) -> None:
     assert app.data(f"ot.snippet('sum', {values})") == total
 
 
-# --- from code ---------------------------------------------------------------------------------------------
+# --- from code ------------------------------------------------------------------------------------
 
 
 def test_a_snippet_may_call_another_snippet(app: App) -> None:
@@ -189,14 +204,18 @@ def test_a_snippet_has_its_own_namespace_and_prints_to_the_run(app: App) -> None
     assert app.run("x = 'mine'\not.snippet('sets')\nx").blocks == ("of the snippet\n", "mine")
 
 
-@pytest.mark.parametrize("code", ["ot.snippet('waits')", "import asyncio\nawait asyncio.sleep(0)\not.snippet('waits')"])
+@pytest.mark.parametrize(
+    "code", ["ot.snippet('waits')", "import asyncio\nawait asyncio.sleep(0)\not.snippet('waits')"]
+)
 def test_a_snippet_may_await_in_sync_and_async_code(app: App, code: str) -> None:
     assert app.value(code) == "5"
 
 
 @pytest.mark.parametrize("name", ["again", "side_by_side"])
 def test_recursive_snippets_are_stopped(app: App, name: str) -> None:
-    assert f"snippets are nested more than 20 levels deep, the last is ${name}" in app.failure(f"ot.snippet({name!r})")
+    assert f"snippets are nested more than 20 levels deep, the last is ${name}" in app.failure(
+        f"ot.snippet({name!r})"
+    )
 
 
 def test_an_error_in_a_snippet_names_the_snippet_and_both_lines(app: App) -> None:
@@ -210,7 +229,9 @@ def test_an_error_in_a_snippet_names_the_snippet_and_both_lines(app: App) -> Non
 
 
 def test_an_error_in_a_command_names_the_line_of_the_snippet(app: App) -> None:
-    assert app.failure("$divide by=0").startswith("ZeroDivisionError: division by zero\n  line 2 of $divide: one / 0")
+    assert app.failure("$divide by=0").startswith(
+        "ZeroDivisionError: division by zero\n  line 2 of $divide: one / 0"
+    )
     assert "line 2 of $broken: y = = 2" in app.failure("$broken")
 
 
@@ -219,13 +240,15 @@ def test_a_caught_error_leaves_no_reference_to_the_snippet(app: App) -> None:
     assert app.failure(code).startswith("ZeroDivisionError: division by zero\n  line 5: 1 / 0")
 
 
-# --- projects ----------------------------------------------------------------------------------------------
+# --- projects -------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("run-tool.proj.dynamic-attribute-resolution")
 def test_a_project_is_an_attribute_and_a_path(app: App) -> None:
     home = app.onetool.directories.home
-    assert app.data("[proj.onetool, type(proj.onetool).__name__, isinstance(proj.onetool, str)]") == [
+    assert app.data(
+        "[proj.onetool, type(proj.onetool).__name__, isinstance(proj.onetool, str)]"
+    ) == [
         str(home / "projects" / "onetool"),
         "ProjectPath",
         True,
@@ -242,7 +265,10 @@ def test_functions_take_precedence_over_projects(app: App) -> None:
 
 @pytest.mark.spec("run-tool.proj.path-operations-in-code")
 def test_a_slash_joins_paths(app: App) -> None:
-    code = "path = proj.app / 'src' / 'main.py'\n[path, type(path).__name__, path.name, path.suffix, path.parent.name]"
+    code = (
+        "path = proj.app / 'src' / 'main.py'\n[path, type(path).__name__, path.name, path.suffix,"
+        " path.parent.name]"
+    )
     assert app.data(code) == ["/home/ada/app/src/main.py", "ProjectPath", "main.py", ".py", "src"]
     assert app.value("proj.app / 'src'") == "/home/ada/app/src"
 
@@ -250,7 +276,9 @@ def test_a_slash_joins_paths(app: App) -> None:
 @pytest.mark.spec("run-tool.proj.error-message-for-unknown-project")
 def test_an_unknown_project_lists_functions_and_projects(app: App) -> None:
     text = app.failure("proj.unknown")
-    assert text.startswith("AttributeError: proj has no 'unknown'. Functions: path, list. Projects: a-b, app, list, ")
+    assert text.startswith(
+        "AttributeError: proj has no 'unknown'. Functions: path, list. Projects: a-b, app, list, "
+    )
     assert app.value("hasattr(proj, 'unknown')") == "False"
 
 

@@ -44,7 +44,7 @@ def app() -> Iterator[App]:
         yield app
 
 
-# --- fences ------------------------------------------------------------------------------------------------
+# --- fences ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,16 @@ def test_the_old_prefix_is_rejected_with_a_hint(app: App) -> None:
     assert "ot.tools()" in text
 
 
-# --- one path for all code ---------------------------------------------------------------------------------
+# --- one path for all code ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param('upper(text="hello")', marks=pytest.mark.spec("run-tool.execution-path.simple-function-call")),
+        pytest.param(
+            'upper(text="hello")',
+            marks=pytest.mark.spec("run-tool.execution-path.simple-function-call"),
+        ),
         pytest.param(
             'word = "hel"\nfor letter in "lo":\n    word += letter\nupper(text=word)',
             marks=pytest.mark.spec("run-tool.execution-path.python-code-block"),
@@ -100,7 +103,7 @@ def test_a_call_and_a_block_are_executed_the_same(app: App, command: str) -> Non
     assert output.calls == [("upper", "ok")]
 
 
-# --- the value ---------------------------------------------------------------------------------------------
+# --- the value ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,9 @@ def test_a_call_and_a_block_are_executed_the_same(app: App, command: str) -> Non
             marks=pytest.mark.spec("run-tool.capture.explicit-return"),
         ),
         pytest.param("return None", "None", marks=pytest.mark.spec("run-tool.capture.none-return")),
-        pytest.param("sample.give()", "None", marks=pytest.mark.spec("run-tool.capture.none-return")),
+        pytest.param(
+            "sample.give()", "None", marks=pytest.mark.spec("run-tool.capture.none-return")
+        ),
         pytest.param(
             "sample.give({'a': 1, 'b': [True, None, 'é \"x\"']})",
             '{"a":1,"b":[true,null,"é \\"x\\""]}',
@@ -162,7 +167,7 @@ def test_composed_results_are_one_json_object(app: App) -> None:
     assert "\\" not in output
 
 
-# --- indentation -------------------------------------------------------------------------------------------
+# --- indentation ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("run-tool.indentation.already-indented-code")
@@ -194,7 +199,7 @@ def test_empty_lines_are_allowed(app: App, empty: str, indent: str) -> None:
     assert app.value(empty.join(f"{indent}{line}" for line in lines)) == "8"
 
 
-# --- errors ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("run-tool.errors.syntax-error-location")
@@ -229,12 +234,16 @@ def test_an_unknown_tool_lists_the_available_tools(app: App, command: str) -> No
 
 
 @pytest.mark.spec("run-tool.errors.argument-error")
-@pytest.mark.parametrize("call", ["search()", "search(query='x', limit=3)", "search(query=3)", "search('x', 1, 2)"])
+@pytest.mark.parametrize(
+    "call", ["search()", "search(query='x', limit=3)", "search(query=3)", "search('x', 1, 2)"]
+)
 def test_invalid_arguments_show_the_signature(app: App, call: str) -> None:
-    assert "sample.search(query: str, count: int = 5) -> dict[str, Any]" in app.failure(f"sample.{call}")
+    assert "sample.search(query: str, count: int = 5) -> dict[str, Any]" in app.failure(
+        f"sample.{call}"
+    )
 
 
-# --- packs and aliases -------------------------------------------------------------------------------------
+# --- packs and aliases ----------------------------------------------------------------------------
 
 
 @pytest.mark.spec("run-tool.pack.simple-pack-call")
@@ -284,7 +293,7 @@ def test_a_name_that_is_not_an_alias_is_called_unchanged(app: App) -> None:
     assert app.value("def unknown(arg):\n    return arg + 1\nunknown(arg=1)") == "2"
 
 
-# --- modules -----------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("run-tool.modules.fence-processing-isolation")
@@ -297,21 +306,32 @@ def test_fences_are_removed_in_one_module(app: App) -> None:
 @pytest.mark.spec("run-tool.modules.tool-loading-isolation")
 def test_tools_are_loaded_and_cached_in_one_module() -> None:
     with open_app() as app:
-        assert app.onetool.bus.list_tools() == sorted(tool.name for tool in tool_loader.load_builtin_tools())
-    once, again = ({tool.name: tool.backend for tool in tool_loader.load_builtin_tools()} for _ in range(2))
+        assert app.onetool.bus.list_tools() == sorted(
+            tool.name for tool in tool_loader.load_builtin_tools()
+        )
+    once, again = (
+        {tool.name: tool.backend for tool in tool_loader.load_builtin_tools()} for _ in range(2)
+    )
     assert all(vars(once[name])["function"] is vars(again[name])["function"] for name in once)
 
 
 @pytest.mark.spec("run-tool.modules.pack-proxy-isolation")
 def test_dotted_names_are_resolved_in_one_module(app: App) -> None:
-    modules = app.data("[type(sample).__module__, type(sample.search).__module__, type(ws).__module__]")
+    modules = app.data(
+        "[type(sample).__module__, type(sample.search).__module__, type(ws).__module__]"
+    )
     assert modules == [pack_proxy.__name__] * 3
 
 
 @pytest.mark.spec("run-tool.modules.runner-focused-on-orchestration")
 def test_the_runner_imports_the_parts_that_it_orchestrates() -> None:
     tree = ast.parse(inspect.getsource(runner))
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     assert {"explain", "fence_processor", "tool_loader", "Presenter", "CellSource"} <= imported
     defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     assert defined == {"Runner", "_Host"}
@@ -326,7 +346,7 @@ def _list_strings(module: ModuleType) -> Iterator[str]:
             yield node.value
 
 
-# --- abbreviated parameters --------------------------------------------------------------------------------
+# --- abbreviated parameters -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -364,13 +384,18 @@ def _list_strings(module: ModuleType) -> Iterator[str]:
         ),
     ],
 )
-def test_an_abbreviated_parameter_matches_the_first_prefix(app: App, call: str, value: object) -> None:
+def test_an_abbreviated_parameter_matches_the_first_prefix(
+    app: App, call: str, value: object
+) -> None:
     assert app.data(call) == value
 
 
 @pytest.mark.spec("run-tool.prefix.no-match-passthrough")
 def test_a_name_without_a_matching_parameter_is_an_error(app: App) -> None:
-    caught = "try:\n    sample.search(query='t', xyz='t')\nexcept TypeError as error:\n    text = str(error)\ntext"
+    caught = (
+        "try:\n    sample.search(query='t', xyz='t')\nexcept TypeError as error:\n    text ="
+        " str(error)\ntext"
+    )
     assert "'xyz'" in app.value(caught)
 
 
@@ -389,16 +414,22 @@ def test_abbreviations_work_for_the_ot_pack(app: App) -> None:
 @pytest.mark.spec("run-tool.prefix-scope.extension-tool-prefix-matching")
 def test_abbreviations_work_for_extension_tools(tmp_path: Path) -> None:
     write_pack(
-        tmp_path / ".onetool" / "tools", "notes", "def find(query, query_info='', /, *, limit=5): return locals()"
+        tmp_path / ".onetool" / "tools",
+        "notes",
+        "def find(query, query_info='', /, *, limit=5): return locals()",
     )
     with open_app_in(tmp_path) as app:
         assert app.data("notes.find(q='a', l=2)") == {"query": "a", "query_info": "", "limit": 2}
-        assert app.data("notes.find(query_i='b', query='a')") == {"query": "a", "query_info": "b", "limit": 5}
+        assert app.data("notes.find(query_i='b', query='a')") == {
+            "query": "a",
+            "query_info": "b",
+            "limit": 5,
+        }
         assert "got multiple values for 'query'" in app.failure("notes.find('a', q='b')")
         assert "'xyz'" in app.failure("notes.find(q='a', xyz=1)")
 
 
-# --- formats -----------------------------------------------------------------------------------------------
+# --- formats --------------------------------------------------------------------------------------
 
 VALUE = {"a": [1, {"b": None}], "c": "x y", "d": {}}
 
@@ -431,7 +462,9 @@ VALUE = {"a": [1, {"b": None}], "c": "x y", "d": {}}
             "a:\n  - 1\n  - b: null\nc: x y\nd: {}",
             marks=pytest.mark.spec("run-tool.format.human-readable-yaml-format"),
         ),
-        pytest.param("__format__ = 'raw'", str(VALUE), marks=pytest.mark.spec("run-tool.format.raw-format")),
+        pytest.param(
+            "__format__ = 'raw'", str(VALUE), marks=pytest.mark.spec("run-tool.format.raw-format")
+        ),
         pytest.param(
             "__format__ = 'xml'",
             '{"a":[1,{"b":null}],"c":"x y","d":{}}',

@@ -38,7 +38,10 @@ def get_pack(file: Path) -> str:
 def test_built_in_files_without_header_are_loaded_in_process(app: App, file: Path) -> None:
     assert not HEADER.search(file.read_text("utf-8"))
     pack = get_pack(file)
-    loaded = [app.onetool.bus.get_tool(name) for name in app.onetool.registry.map_python_names(pack).values()]
+    loaded = [
+        app.onetool.bus.get_tool(name)
+        for name in app.onetool.registry.map_python_names(pack).values()
+    ]
     assert loaded
     assert all(isinstance(tool.backend, PythonBackend) for tool in loaded)
 
@@ -78,7 +81,9 @@ def test_a_built_in_tool_receives_the_running_system(app: App) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_imports_of_built_in_tools_are_declared(file: Path) -> None:
     project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
-    declared = {re.split(r"[^\w-]", entry)[0].replace("-", "_") for entry in project["dependencies"]}
+    declared = {
+        re.split(r"[^\w-]", entry)[0].replace("-", "_") for entry in project["dependencies"]
+    }
     known = {*sys.stdlib_module_names, "onetool", "onetool_child", *declared}
     assert not list_imports(file) - known
 
@@ -94,5 +99,7 @@ def test_all_built_in_tools_are_internal() -> None:
 def list_imports(file: Path) -> set[str]:
     nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    absolute = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    absolute = {
+        node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+    }
     return {name.partition(".")[0] for name in plain | absolute}

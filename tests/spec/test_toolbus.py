@@ -30,7 +30,9 @@ print(ToolBus().register_tool(window).name)
 """
 
 
-def call(bus: ToolBus, name: str, params: Mapping[str, Any] | None = None, context: ToolContext = CONTEXT) -> Result:
+def call(
+    bus: ToolBus, name: str, params: Mapping[str, Any] | None = None, context: ToolContext = CONTEXT
+) -> Result:
     return anyio.run(bus.call_tool, name, params, context)
 
 
@@ -88,7 +90,7 @@ class MinimalTool:
         return params
 
 
-# --- the contract of a tool --------------------------------------------------------------------------------
+# --- the contract of a tool -----------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.contract.decorated-function")
@@ -117,7 +119,9 @@ def test_the_decorator_works_without_parentheses() -> None:
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.contract.decorated-function")
 def test_the_documented_imports_work() -> None:
-    process = subprocess.run([sys.executable, "-c", SHOP_WINDOW], capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [sys.executable, "-c", SHOP_WINDOW], capture_output=True, text=True, check=False
+    )
     assert (process.stdout, process.stderr) == ("shop.window\n", "")
 
 
@@ -135,7 +139,9 @@ def test_an_object_without_a_schema_accepts_any_arguments() -> None:
 
 
 @pytest.mark.spec("toolbus.contract.names")
-@pytest.mark.parametrize("name", ["grep", "fs.read", "brave.web_search", "get-sum", "pack.get-sum", "größe.é"])
+@pytest.mark.parametrize(
+    "name", ["grep", "fs.read", "brave.web_search", "get-sum", "pack.get-sum", "größe.é"]
+)
 def test_a_pack_in_a_name_is_optional(name: str) -> None:
     bus = bus_with(tool(name)(lambda: name))
     assert bus.list_tools() == [name]
@@ -143,7 +149,9 @@ def test_a_pack_in_a_name_is_optional(name: str) -> None:
 
 
 @pytest.mark.spec("toolbus.contract.names")
-@pytest.mark.parametrize("name", [" ", "fs.", ".read", "fs..read", "fs read", "fs.read\n", "fs.read@1.0"])
+@pytest.mark.parametrize(
+    "name", [" ", "fs.", ".read", "fs..read", "fs read", "fs.read\n", "fs.read@1.0"]
+)
 def test_an_invalid_name_is_rejected(name: str) -> None:
     with pytest.raises(ToolError, match="invalid tool name"):
         bus_with(tool(name)(lambda: None))
@@ -158,7 +166,10 @@ def test_the_value_of_a_tool_is_returned_unchanged() -> None:
 @pytest.mark.spec("toolbus.contract.returned-result")
 def test_a_result_returned_by_a_tool_is_kept() -> None:
     error = ToolError("no luck", attempts=3)
-    bus = bus_with(tool("good")(lambda: Result(ok=True, value=[1])), tool("bad")(lambda: Result(ok=False, error=error)))
+    bus = bus_with(
+        tool("good")(lambda: Result(ok=True, value=[1])),
+        tool("bad")(lambda: Result(ok=False, error=error)),
+    )
     assert call(bus, "good") == Result(ok=True, value=[1])
     assert call(bus, "bad") == Result(ok=False, error=error)
 
@@ -203,7 +214,9 @@ REASONS: Any = (
 @pytest.mark.spec("toolbus.contract.returned-tuple")
 @pytest.mark.parametrize("kind", [Echo, AsyncEcho])
 @pytest.mark.parametrize(("reason", "expected"), REASONS)
-def test_an_object_may_return_an_error_as_a_tuple(kind: type[Echo], reason: object, expected: dict[str, Any]) -> None:
+def test_an_object_may_return_an_error_as_a_tuple(
+    kind: type[Echo], reason: object, expected: dict[str, Any]
+) -> None:
     for outcome in (("error", reason), Result(ok=False, error=reason)):  # type: ignore[arg-type]  # any reason
         failure = get_failure(call(bus_with(kind("a.b", outcome)), "a.b"))
         assert {**failure, **expected} == failure
@@ -237,7 +250,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     return fail
 
 
-# --- registration and lookup -------------------------------------------------------------------------------
+# --- registration and lookup ----------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.register.listed-afterwards", "toolbus.list.names")
@@ -268,7 +281,9 @@ class NeedsMore(Reader):
         (len, "is not a tool: missing .*permissions"),
     ],
 )
-def test_an_object_that_is_not_a_tool_is_rejected_with_the_reason(thing: object, message: str) -> None:
+def test_an_object_that_is_not_a_tool_is_rejected_with_the_reason(
+    thing: object, message: str
+) -> None:
     bus = ToolBus()
     with pytest.raises((ToolError, TypeError), match=message):
         bus.register_tool(thing)
@@ -318,7 +333,10 @@ def test_tool_info_has_permissions_schema_and_source() -> None:
 @pytest.mark.spec("toolbus.info.known")
 def test_the_schema_of_a_function_is_its_signature() -> None:
     schema = bus_with(add).tool_info("math.add")["schema"]
-    assert schema["properties"] == {"left": {"type": "integer"}, "right": {"type": "integer", "default": 2}}
+    assert schema["properties"] == {
+        "left": {"type": "integer"},
+        "right": {"type": "integer", "default": 2},
+    }
     assert schema["required"] == ["left"]
 
 
@@ -329,11 +347,13 @@ def test_tool_info_of_an_unknown_name_is_not_found() -> None:
     assert caught.value.type == "not_found"
 
 
-# --- calls -------------------------------------------------------------------------------------------------
+# --- calls ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.call.answers-with-a-result")
-@pytest.mark.parametrize(("name", "ok"), [("math.add", True), ("fs.fail", False), ("nowhere", False)])
+@pytest.mark.parametrize(
+    ("name", "ok"), [("math.add", True), ("fs.fail", False), ("nowhere", False)]
+)
 def test_every_call_returns_a_result(name: str, ok: bool) -> None:
     bus = bus_with(add, tool("fs.fail")(raising(OSError("disk on fire"))))
     result = call(bus, name, {"left": 1} if name == "math.add" else {})
@@ -364,7 +384,10 @@ def test_a_rejected_call_does_not_run_the_tool() -> None:
     ran: list[int] = []
     bus = bus_with(tool("a.b", permissions=["write"])(_appender(ran)))
     assert get_failure(call(bus, "a.b", {"n": 1}))["type"] == "permission_denied"
-    assert get_failure(call(bus, "a.b", {"n": "one"}, context_with("write")))["type"] == "validation_error"
+    assert (
+        get_failure(call(bus, "a.b", {"n": "one"}, context_with("write")))["type"]
+        == "validation_error"
+    )
     assert get_failure(call(bus, "a.b", {}, context_with("write")))["type"] == "validation_error"
     assert ran == []
     assert call(bus, "a.b", {"n": 2}, context_with("write")).ok
@@ -399,7 +422,11 @@ class Validated(MinimalTool):
 @pytest.mark.spec("toolbus.validation.own-validator")
 @pytest.mark.parametrize(
     "answer",
-    ["path parameter is required", ValueError("path parameter is required"), ToolError("path parameter is required")],
+    [
+        "path parameter is required",
+        ValueError("path parameter is required"),
+        ToolError("path parameter is required"),
+    ],
     ids=lambda answer: type(answer).__name__,
 )
 def test_the_error_of_a_validator_is_the_message(answer: str | Exception) -> None:
@@ -412,10 +439,13 @@ def test_the_error_of_a_validator_is_the_message(answer: str | Exception) -> Non
 def test_a_validator_without_an_error_accepts_the_call() -> None:
     bus, context = bus_with(Reader()), context_with("read")
     assert call(bus, "fs.peek", {"path": "x"}, context).ok
-    assert "path must not be empty" in get_failure(call(bus, "fs.peek", {"path": ""}, context))["message"]
+    assert (
+        "path must not be empty"
+        in get_failure(call(bus, "fs.peek", {"path": ""}, context))["message"]
+    )
 
 
-# --- binding -----------------------------------------------------------------------------------------------
+# --- binding --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.bind.prefix")
@@ -453,11 +483,14 @@ def test_an_unknown_parameter_shows_the_signature() -> None:
 
 @pytest.mark.spec("toolbus.bind.defaults")
 def test_defaults_are_applied_before_the_tool_runs() -> None:
-    assert call(bus_with(Reader()), "fs.peek", {"path": "x"}, context_with("read")).unwrap()["size"] == 2_097_152
+    assert (
+        call(bus_with(Reader()), "fs.peek", {"path": "x"}, context_with("read")).unwrap()["size"]
+        == 2_097_152
+    )
     assert call(bus_with(add), "math.add", {"left": 1}).unwrap() == 3
 
 
-# --- sync and async ----------------------------------------------------------------------------------------
+# --- sync and async -------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.async.sync-tool")
@@ -546,7 +579,7 @@ def test_a_slow_tool_does_not_delay_others(kind: str) -> None:
     assert answered == ["math.add", "smallest", "slow"]
 
 
-# --- permissions -------------------------------------------------------------------------------------------
+# --- permissions ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.permission.four-words")
@@ -586,13 +619,19 @@ def test_without_permissions_only_tools_without_requirements_are_callable() -> N
 def test_the_error_names_required_and_granted_permissions() -> None:
     bus = bus_with(tool("http.fetch", permissions=["network"])(lambda: None))
     failure = get_failure(call(bus, "http.fetch", {}, context_with("write", "read")))
-    assert failure["message"].startswith("Tool requires network permission but agent only has [read, write]")
+    assert failure["message"].startswith(
+        "Tool requires network permission but agent only has [read, write]"
+    )
     assert failure["required"] == ["network"]
     assert failure["granted"] == ["read", "write"]
-    assert failure["message"].endswith("To allow it, pass permissions to ToolContext"), "a bare bus has no settings"
+    assert failure["message"].endswith("To allow it, pass permissions to ToolContext"), (
+        "a bare bus has no settings"
+    )
     narrow = replace(context_with("network"), tools=("other.*",))
     failure = get_failure(call(bus, "http.fetch", {}, narrow))
-    assert failure["message"].endswith("its tools are [other.*]. To allow it, pass tools to ToolContext")
+    assert failure["message"].endswith(
+        "its tools are [other.*]. To allow it, pass tools to ToolContext"
+    )
 
 
 @pytest.mark.spec("toolbus.permission.fields")
@@ -611,7 +650,7 @@ def test_a_permission_may_have_a_leading_colon(word: str) -> None:
     assert call(bus, "a.b", {}, context_with(word)).unwrap() == "done"
 
 
-# --- the context -------------------------------------------------------------------------------------------
+# --- the context ----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.context.fields")
@@ -650,7 +689,10 @@ def test_the_context_is_not_an_argument_of_the_tool() -> None:
 
     bus = bus_with(seen)
     assert bus.tool_info("seen")["schema"]["properties"] == {}
-    assert get_failure(call(bus, "seen", {"context": {"agent_id": "root"}}))["type"] == "validation_error"
+    assert (
+        get_failure(call(bus, "seen", {"context": {"agent_id": "root"}}))["type"]
+        == "validation_error"
+    )
 
 
 @pytest.mark.spec("toolbus.context.frozen")
@@ -688,7 +730,7 @@ def test_the_working_directory_may_be_a_string(tmp_path: Path) -> None:
     assert call(bus, "fs.read", {"path": "a.txt"}, context).unwrap()["content"] == "hi"
 
 
-# --- errors ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 class Silent(Exception):
@@ -731,7 +773,9 @@ def test_the_fields_of_an_error_are_kept() -> None:
 
 
 @pytest.mark.spec("toolbus.error.class-is-kept")
-@pytest.mark.parametrize("raised", [ValueError("offset must be >= 1"), Silent("x"), TimeoutError("late")])
+@pytest.mark.parametrize(
+    "raised", [ValueError("offset must be >= 1"), Silent("x"), TimeoutError("late")]
+)
 def test_an_exception_keeps_its_class(raised: Exception) -> None:
     result = call(bus_with(tool("fail")(raising(raised))), "fail")
     assert result.error is raised

@@ -1,4 +1,6 @@
-"""Specification 5: agents, their tool settings and their budgets, with real settings and a real bus."""
+"""Specification 5: agents, their tool settings and their budgets, with real settings and a real
+bus.
+"""
 
 import asyncio
 import json
@@ -79,14 +81,17 @@ def read_agents(home: Path) -> Mapping[str, Any]:
     return read_settings({}, home, None, home).settings.agents
 
 
-# --- agents ----------------------------------------------------------------------------------------------------------
+# --- agents ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.agent.from-files")
 def test_an_agent_defined_in_a_file_has_its_limits(tmp_path: Path) -> None:
     directory = tmp_path / ".onetool"
     (directory / "agents").mkdir(parents=True)
-    text = 'name: "slack_notifier"\ntools: ["slack2.notify", "fs2.peek"]\npermissions: [":read", write]\n'
+    text = (
+        'name: "slack_notifier"\ntools: ["slack2.notify", "fs2.peek"]\npermissions: [":read",'
+        " write]\n"
+    )
     text += 'tool_config:\n  slack2.notify:\n    channel: "#alerts"\n'
     (directory / "agents" / "notifier.yml").write_text(text, encoding="utf-8")
     with open_app_in(tmp_path) as app:
@@ -123,17 +128,22 @@ def test_permissions_in_both_locations_must_match(tmp_path: Path) -> None:
     configure(tmp_path / ".onetool", same)
     assert read_agents(tmp_path)["ci"].permissions == {Permission.READ, Permission.WRITE}
     configure(tmp_path / ".onetool", same.replace("[write, read]", "[read]"))
-    with pytest.raises(ConfigError, match=r"agents\.ci has conflicting permissions and budgets\.permissions"):
+    with pytest.raises(
+        ConfigError, match=r"agents\.ci has conflicting permissions and budgets\.permissions"
+    ):
         read_agents(tmp_path)
 
 
-# --- the list of tools -----------------------------------------------------------------------------------------------
+# --- the list of tools ----------------------------------------------------------------------------
 
 
 NARROW: dict[str, Any] = {
     "aliases": {"p": "fs2.poke", "g": "net2.get-it", "look": "fs2.peek"},
     "agents": {
-        "exact": {"permissions": ["read", "write", "network"], "tools": ["fs2.peek", "wrap.around"]},
+        "exact": {
+            "permissions": ["read", "write", "network"],
+            "tools": ["fs2.peek", "wrap.around"],
+        },
         "pack": {"permissions": ["read", "write", "network"], "tools": ["fs2"]},
         "pattern": {"permissions": ["read", "write", "network"], "tools": ["fs2.*", "b?re"]},
         "greedy": {"permissions": ["read"], "tools": ["*"]},
@@ -161,7 +171,9 @@ def narrow() -> Iterator[App]:
         ("all", {"fs2.peek", "fs2.poke", "net2.get-it", "bare"}),
     ],
 )
-def test_the_tool_list_restricts_and_never_extends(narrow: App, agent: str, callable_ones: set[str]) -> None:
+def test_the_tool_list_restricts_and_never_extends(
+    narrow: App, agent: str, callable_ones: set[str]
+) -> None:
     names = ("fs2.peek", "fs2.poke", "net2.get-it", "bare")
     assert {name for name in names if narrow.call(name, agent=agent).ok} == callable_ones
 
@@ -206,7 +218,15 @@ def test_the_error_suggests_the_setting(narrow: App) -> None:
 
 @pytest.mark.spec("toolbus.agent.tools-narrow")
 def test_ot_tools_without_permissions_are_callable_by_every_agent(narrow: App) -> None:
-    for name in ("ot.version", "ot.health", "ot.tools", "ot.help", "ot.packs", "ot.aliases", "ot.config"):
+    for name in (
+        "ot.version",
+        "ot.health",
+        "ot.tools",
+        "ot.help",
+        "ot.packs",
+        "ot.aliases",
+        "ot.config",
+    ):
         assert narrow.call(name, agent="none").ok
     for name, args in (
         ("ot.resources", {"server": "x"}),
@@ -233,7 +253,11 @@ def test_an_agent_sees_only_the_tools_in_its_list(narrow: App) -> None:
 
     names = narrow.call("ot.tools", {"info": "list"}, agent="exact").unwrap()
     assert [name for name in names if not name.startswith("ot.")] == ["fs2.peek", "wrap.around"]
-    assert narrow.call("ot.packs", {"info": "list"}, agent="exact").unwrap() == ["fs2", "ot", "wrap"]
+    assert narrow.call("ot.packs", {"info": "list"}, agent="exact").unwrap() == [
+        "fs2",
+        "ot",
+        "wrap",
+    ]
     everything = [
         read_output("ot.tools"),
         read_output("ot.tools", info="full"),
@@ -247,7 +271,9 @@ def test_an_agent_sees_only_the_tools_in_its_list(narrow: App) -> None:
     for text in everything:
         assert "A change of a path" not in text
         assert "alias of fs2.poke" not in text
-    assert "A change of a path" in narrow.call("ot.help", {"query": "fs2.poke"}, agent="all").unwrap()
+    assert (
+        "A change of a path" in narrow.call("ot.help", {"query": "fs2.poke"}, agent="all").unwrap()
+    )
     assert "fs2.peek" in read_output("ot.search", query="look at a path", limit=1)
 
 
@@ -265,7 +291,7 @@ def test_the_tool_list_applies_to_calls_from_workers(tmp_path: Path) -> None:
         assert isinstance(rejected.error, PermissionDenied)
 
 
-# --- tool settings ---------------------------------------------------------------------------------------------------
+# --- tool settings --------------------------------------------------------------------------------
 
 
 def context_with_config(config: Mapping[str, Any], agent_id: str = "ci") -> ToolContext:
@@ -276,7 +302,9 @@ def send(config: Mapping[str, Any], *positional: Any, **params: Any) -> Result:
     async def call() -> Result:
         bus = ToolBus()
         bus.register_tool(notify)
-        return await bus.call_tool("slack2.notify", params, context_with_config(config), positional=positional)
+        return await bus.call_tool(
+            "slack2.notify", params, context_with_config(config), positional=positional
+        )
 
     return anyio.run(call)
 
@@ -310,7 +338,9 @@ def test_a_setting_may_supply_a_required_parameter() -> None:
 
 @pytest.mark.spec("toolbus.tool-config.precedence")
 def test_each_agent_has_its_own_tool_settings() -> None:
-    agents = {name: {"tool_config": {"slack2.notify": {"channel": f"#{name}"}}} for name in ("one", "two")}
+    agents = {
+        name: {"tool_config": {"slack2.notify": {"channel": f"#{name}"}}} for name in ("one", "two")
+    }
     with open_app({"aliases": {"n": "slack2.notify"}, "agents": agents}, TOOLS) as app:
         for name in ("one", "two"):
             assert app.call("n", {"message": "x"}, agent=name).unwrap()["channel"] == f"#{name}"
@@ -363,13 +393,19 @@ def test_an_invalid_limit_is_an_error_that_names_the_setting(given: dict[str, An
 
 @pytest.mark.spec("toolbus.tool-config.precedence")
 def test_an_invalid_value_is_attributed_to_its_source() -> None:
-    assert "agent_config: {slack2.notify: {channel: ...}}" in failure(send({"channel": 5}, message="x"))["message"]
+    assert (
+        "agent_config: {slack2.notify: {channel: ...}}"
+        in failure(send({"channel": 5}, message="x"))["message"]
+    )
     assert "agent_config" not in failure(send({"channel": "#a"}, message="x", channel=5))["message"]
     assert "agent_config" not in failure(send({"channel": "#a"}, message=5))["message"]
-    assert "agent_config: {slack2.notify: {tags: ...}}" in failure(send({"tags": ["a", 1]}, message="x"))["message"]
+    assert (
+        "agent_config: {slack2.notify: {tags: ...}}"
+        in failure(send({"tags": ["a", 1]}, message="x"))["message"]
+    )
 
 
-# --- budgets ---------------------------------------------------------------------------------------------------------
+# --- budgets --------------------------------------------------------------------------------------
 
 
 @tool("paid.look")
@@ -396,9 +432,14 @@ def settings_with_budgets(budgets: Mapping[str, Any], **settings: Any) -> dict[s
 @pytest.mark.parametrize("kind", ["time_seconds", "calls", "tokens", "cost"])
 def test_each_of_the_four_kinds_of_budget_is_enforced(kind: str) -> None:
     tools = {"paid": {"cost_per_call": 1}}
-    with open_app(settings_with_budgets({kind: 0.000001 if kind == "time_seconds" else 1}, tools=tools), [paid]) as app:
+    with open_app(
+        settings_with_budgets({kind: 0.000001 if kind == "time_seconds" else 1}, tools=tools),
+        [paid],
+    ) as app:
         errors = [result for _ in range(2) if not (result := app.call("paid.look", {"size": 4})).ok]
-        assert {(failure(error)["type"], failure(error)["budget"]) for error in errors} == {("budget_exceeded", kind)}
+        assert {(failure(error)["type"], failure(error)["budget"]) for error in errors} == {
+            ("budget_exceeded", kind)
+        }
 
 
 @pytest.mark.spec("toolbus.budget.warns-once")
@@ -418,7 +459,12 @@ def test_a_call_over_the_budget_is_rejected() -> None:
         assert (answer.is_error, answer.error) == (True, "budget_exceeded")
         assert "3 of 3 calls" in answer.text
         error = failure(app.call("paid.look"))
-        assert (error["type"], error["budget"], error["limit"], error["spent"]) == ("budget_exceeded", "calls", 3, 3)
+        assert (error["type"], error["budget"], error["limit"], error["spent"]) == (
+            "budget_exceeded",
+            "calls",
+            3,
+            3,
+        )
 
 
 @pytest.mark.spec("toolbus.budget.refuses")
@@ -443,7 +489,11 @@ def test_a_call_that_exceeds_the_token_budget_is_charged_and_withheld() -> None:
     with open_app(settings_with_budgets({"tokens": 100}), [paid]) as app:
         assert app.call("paid.look", {"size": 320}).unwrap() == "x" * 320
         error = failure(app.call("paid.look", {"size": 320}))
-        assert (error["type"], error["budget"], error["spent"]) == ("budget_exceeded", "tokens", 160)
+        assert (error["type"], error["budget"], error["spent"]) == (
+            "budget_exceeded",
+            "tokens",
+            160,
+        )
         assert "withheld" in error["message"]
         assert "xxx" not in json.dumps(error)
         assert "was not made" in failure(app.call("paid.look"))["message"]
@@ -471,7 +521,9 @@ def test_concurrent_calls_never_exceed_the_budget() -> None:
 
     async def at_once(app: App) -> list[Result]:
         context = app.onetool.context()
-        return await asyncio.gather(*(app.onetool.bus.call_tool("count.one", {}, context) for _ in range(500)))
+        return await asyncio.gather(
+            *(app.onetool.bus.call_tool("count.one", {}, context) for _ in range(500))
+        )
 
     with open_app(settings_with_budgets({"calls": 77}), [one]) as app:
         results = app.portal.call(at_once, app)
@@ -493,7 +545,9 @@ def test_concurrent_calls_share_the_time_budget() -> None:
 
     with open_app(settings_with_budgets({"time_seconds": 1}), [wait, bare]) as app:
         errors = [failure(result) for result in app.portal.call(at_once, app)]
-        assert {(error["type"], error["budget"]) for error in errors} == {("budget_exceeded", "time_seconds")}
+        assert {(error["type"], error["budget"]) for error in errors} == {
+            ("budget_exceeded", "time_seconds")
+        }
         assert failure(app.call("bare"))["type"] == "budget_exceeded"
 
 
@@ -515,9 +569,21 @@ def test_a_reload_keeps_the_spent_budget(tmp_path: Path) -> None:
 
 @pytest.mark.spec("toolbus.agent.from-configuration")
 def test_the_context_contains_the_limits_of_the_agent() -> None:
-    settings = {"agents": {"ci": {"permissions": ["read"], "tools": ["fs2"], "sandbox": {"allowed_paths": ["/srv"]}}}}
+    settings = {
+        "agents": {
+            "ci": {
+                "permissions": ["read"],
+                "tools": ["fs2"],
+                "sandbox": {"allowed_paths": ["/srv"]},
+            }
+        }
+    }
     with open_app(settings) as app:
         context = app.onetool.context("ci")
-        assert (context.agent_id, context.tools, context.permissions) == ("ci", ("fs2",), permissions(["read"]))
+        assert (context.agent_id, context.tools, context.permissions) == (
+            "ci",
+            ("fs2",),
+            permissions(["read"]),
+        )
         assert context.sandbox is not None
         assert context.sandbox["allowed_paths"] == ("/srv",)

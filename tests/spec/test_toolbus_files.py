@@ -58,7 +58,9 @@ def call(  # noqa: PLR0917 - optional arguments are last
     sandbox: Mapping[str, Any] | None = OPEN,
     granted: tuple[str, ...] = ("read", "write"),
 ) -> Result:
-    context = ToolContext(agent_id="helper", working_dir=app, permissions=permissions(granted), sandbox=sandbox)
+    context = ToolContext(
+        agent_id="helper", working_dir=app, permissions=permissions(granted), sandbox=sandbox
+    )
     return anyio.run(bus.call_tool, name, params, context)
 
 
@@ -67,7 +69,9 @@ def content(bus: ToolBus, path: Path | str, app: Path, **sandbox: Any) -> str:
     return text
 
 
-def failure(bus: ToolBus, name: str, params: Mapping[str, Any], app: Path, **sandbox: Any) -> dict[str, Any]:
+def failure(
+    bus: ToolBus, name: str, params: Mapping[str, Any], app: Path, **sandbox: Any
+) -> dict[str, Any]:
     result = call(bus, name, params, app, OPEN | sandbox)
     assert result.error is not None, result.value
     return describe(result.error)
@@ -84,12 +88,16 @@ def expect_denied(bus: ToolBus, path: Path | str, app: Path, **sandbox: Any) -> 
     return message
 
 
-# --- sandbox ---------------------------------------------------------------------------------------------------
+# --- sandbox --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.sandbox.none")
-@pytest.mark.parametrize("sandbox", [None, {"enabled": False}, {"enabled": False, "allowed_paths": ["/nowhere"]}])
-def test_without_a_sandbox_every_path_is_allowed(bus: ToolBus, app: Path, sandbox: Mapping[str, Any] | None) -> None:
+@pytest.mark.parametrize(
+    "sandbox", [None, {"enabled": False}, {"enabled": False, "allowed_paths": ["/nowhere"]}]
+)
+def test_without_a_sandbox_every_path_is_allowed(
+    bus: ToolBus, app: Path, sandbox: Mapping[str, Any] | None
+) -> None:
     path = str(app.parent / "etc/passwd")
     assert call(bus, "fs.read", {"path": path}, app, sandbox).unwrap()["content"] == "secret"
     assert call(bus, "fs.write", {"path": path, "content": "x"}, app, sandbox).ok
@@ -119,7 +127,9 @@ def test_a_path_outside_is_rejected_and_named_in_the_error(bus: ToolBus, app: Pa
 
 
 @pytest.mark.spec("toolbus.sandbox.whole-components")
-def test_an_allowed_directory_does_not_allow_directories_with_its_prefix(bus: ToolBus, app: Path) -> None:
+def test_an_allowed_directory_does_not_allow_directories_with_its_prefix(
+    bus: ToolBus, app: Path
+) -> None:
     expect_denied(bus, app.parent / "app2/x", app, allowed_paths=[str(app)])
     expect_denied(bus, "../app2/x", app, allowed_paths=[f"{app}/"])
     expect_denied(bus, f"{app}.txt", app)
@@ -151,7 +161,8 @@ def test_the_opened_directory_is_checked_again(app: Path) -> None:
     opened = Files(ToolContext(working_dir=app, sandbox=OPEN), swapped)
     with pytest.raises(Exception, match="File access denied by sandbox: src/passwd"):
         opened.run_at(
-            "src/passwd", lambda anchored: pytest.fail(f"reached {get_descriptor_path(anchored.directory_fd)}")
+            "src/passwd",
+            lambda anchored: pytest.fail(f"reached {get_descriptor_path(anchored.directory_fd)}"),
         )
 
 
@@ -159,14 +170,20 @@ def test_the_opened_directory_is_checked_again(app: Path) -> None:
 def test_a_denied_pattern_wins_over_an_allowed_path(bus: ToolBus, app: Path) -> None:
     (app / "src/a.secret").write_text("secret")
     allowed = {"allowed_paths": [str(app), str(app / "src"), str(app / "src/a.secret")]}
-    message = expect_denied(bus, "src/a.secret", app, denied_patterns=["**/*.secret", ".env*"], **allowed)
+    message = expect_denied(
+        bus, "src/a.secret", app, denied_patterns=["**/*.secret", ".env*"], **allowed
+    )
     assert "It matches a pattern in denied_patterns" in message
     assert content(bus, "src/a.secret", app, **allowed) == "secret"
 
 
 @pytest.mark.spec("toolbus.sandbox.name-patterns")
-@pytest.mark.parametrize("path", [".env", "src/.env", "src/a/b/.env.local", ".env/file", "lib/../.env"])
-def test_a_pattern_without_a_slash_matches_a_name_at_any_depth(bus: ToolBus, app: Path, path: str) -> None:
+@pytest.mark.parametrize(
+    "path", [".env", "src/.env", "src/a/b/.env.local", ".env/file", "lib/../.env"]
+)
+def test_a_pattern_without_a_slash_matches_a_name_at_any_depth(
+    bus: ToolBus, app: Path, path: str
+) -> None:
     (app / path).parent.mkdir(parents=True, exist_ok=True)
     (app / path).write_text("secret")
     expect_denied(bus, path, app, denied_patterns=[".env*"])
@@ -175,7 +192,9 @@ def test_a_pattern_without_a_slash_matches_a_name_at_any_depth(bus: ToolBus, app
 
 @pytest.mark.spec("toolbus.sandbox.double-star")
 @pytest.mark.parametrize("path", ["a.secret", "src/a.secret", "src/deep/er/a.secret"])
-def test_a_leading_double_star_also_matches_no_directory(bus: ToolBus, app: Path, path: str) -> None:
+def test_a_leading_double_star_also_matches_no_directory(
+    bus: ToolBus, app: Path, path: str
+) -> None:
     expect_denied(bus, path, app, denied_patterns=["**/*.secret"])
 
 
@@ -190,7 +209,9 @@ def test_patterns_apply_to_files_that_do_not_exist_yet(bus: ToolBus, app: Path) 
 
 
 @pytest.mark.spec("toolbus.sandbox.regular-files")
-def test_only_regular_files_are_opened(bus: ToolBus, app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_regular_files_are_opened(
+    bus: ToolBus, app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     os.mkfifo(app / "pipe")
     monkeypatch.chdir(app)  # the path of a socket must be short
     with socket.socket(socket.AF_UNIX) as listener:
@@ -198,7 +219,9 @@ def test_only_regular_files_are_opened(bus: ToolBus, app: Path, monkeypatch: pyt
         for path in ("pipe", "socket", "src"):
             error = failure(bus, "fs.read", {"path": path}, app)
             assert error["type"] == "execution_error"
-            assert error["message"].startswith((f"{path} is a directory", f"cannot open {path}: it is a pipe"))
+            assert error["message"].startswith(
+                (f"{path} is a directory", f"cannot open {path}: it is a pipe")
+            )
             assert not call(bus, "fs.write", {"path": path, "content": "x"}, app).ok
     device = call(bus, "fs.read", {"path": "/dev/zero"}, app, None)
     assert "not a regular file" in describe(device.error or AssertionError())["message"]
@@ -223,10 +246,12 @@ def test_an_error_does_not_reveal_whether_the_file_exists(bus: ToolBus, app: Pat
             one = failure(bus, name, {"path": present, **more}, app, denied_patterns=[".env*"])
             other = failure(bus, name, {"path": missing, **more}, app, denied_patterns=[".env*"])
             assert one["type"] == "sandbox_denied"
-            assert str(one).replace(Path(present).name, "_") == str(other).replace(Path(missing).name, "_")
+            assert str(one).replace(Path(present).name, "_") == str(other).replace(
+                Path(missing).name, "_"
+            )
 
 
-# --- fs.read ---------------------------------------------------------------------------------------------------
+# --- fs.read --------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.fs-read.result")
@@ -266,7 +291,10 @@ def test_a_file_over_the_limit_is_an_error_with_its_size(bus: ToolBus, app: Path
 @pytest.mark.spec("toolbus.fs-read.missing")
 def test_a_missing_file_is_an_error_that_names_it(bus: ToolBus, app: Path) -> None:
     error = failure(bus, "fs.read", {"path": "src/missing.ex"}, app)
-    assert (error["class"], error["message"]) == ("FileNotFoundError", "File not found: src/missing.ex")
+    assert (error["class"], error["message"]) == (
+        "FileNotFoundError",
+        "File not found: src/missing.ex",
+    )
 
 
 @pytest.mark.spec("toolbus.fs-read.unreadable")
@@ -286,7 +314,7 @@ def test_an_unreadable_file_is_an_error_that_names_it(bus: ToolBus) -> None:
     assert (error["class"], error["message"]) == ("PermissionError", "Permission denied: closed")
 
 
-# --- fs.write --------------------------------------------------------------------------------------------------
+# --- fs.write -------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.fs-write.result")
@@ -332,13 +360,17 @@ def test_a_backup_of_the_old_content_is_written_by_default(bus: ToolBus, app: Pa
     (app / "bytes").write_bytes(b"\xff\x00\r\n")
     call(bus, "fs.write", {"path": "bytes", "content": "new"}, app).unwrap()
     assert (app / "bytes.bak").read_bytes() == b"\xff\x00\r\n"
-    off = call(bus, "fs.write", {"path": "README.md", "content": "new", "backup": False}, app).unwrap()
+    off = call(
+        bus, "fs.write", {"path": "README.md", "content": "new", "backup": False}, app
+    ).unwrap()
     assert off["backup_path"] is None
     assert not (app / "README.md.bak").exists()
 
 
 @pytest.mark.spec("toolbus.fs-write.mode")
-def test_a_new_file_has_mode_0644_and_an_existing_one_keeps_its_mode(bus: ToolBus, app: Path) -> None:
+def test_a_new_file_has_mode_0644_and_an_existing_one_keeps_its_mode(
+    bus: ToolBus, app: Path
+) -> None:
     (app / "old").touch(mode=0o600)
     cases: list[tuple[str, dict[str, Any], int]] = [
         ("new", {}, 0o644), ("script", {"mode": "0755"}, 0o755), ("number", {"mode": 0o600}, 0o600), ("old", {}, 0o600),
@@ -349,17 +381,21 @@ def test_a_new_file_has_mode_0644_and_an_existing_one_keeps_its_mode(bus: ToolBu
         assert stat.S_IMODE((app / name).stat().st_mode) == mode
     error = failure(bus, "fs.write", {"path": "new", "content": "x", "mode": "4755"}, app)
     assert error["type"] == "validation_error"
-    assert failure(bus, "fs.write", {"path": "new", "content": 5}, app)["type"] == "validation_error"
+    assert (
+        failure(bus, "fs.write", {"path": "new", "content": 5}, app)["type"] == "validation_error"
+    )
 
 
-# --- projects --------------------------------------------------------------------------------------------------
+# --- projects -------------------------------------------------------------------------------------
 
 
 def test_project_paths_use_the_fs_tools(bus: ToolBus, app: Path) -> None:
     """`proj` uses fs.read, fs.list and fs.stat; a configured project is readable and not writable."""
     sandbox = OPEN | {"readable_paths": [str(app)]}
     elsewhere = app.parent / "app2"
-    project = ProjectPath(str(app), lambda name, args: call(bus, name, args, elsewhere, sandbox).unwrap())
+    project = ProjectPath(
+        str(app), lambda name, args: call(bus, name, args, elsewhere, sandbox).unwrap()
+    )
     assert (project / "src" / "main.ex").read_text() == "defmodule"
     assert (project / "README.md").read_bytes() == b"# My Project\n"
     assert sorted(project.rglob("*.ex")) == [f"{app}/src/main.ex"]
@@ -367,7 +403,8 @@ def test_project_paths_use_the_fs_tools(bus: ToolBus, app: Path) -> None:
     assert not (project / "missing" / "x").exists()
     assert (project / "src").is_dir()
     error = describe(
-        call(bus, "fs.write", {"path": f"{app}/x", "content": "x"}, elsewhere, sandbox).error or KeyError()
+        call(bus, "fs.write", {"path": f"{app}/x", "content": "x"}, elsewhere, sandbox).error
+        or KeyError()
     )
     assert error["type"] == "sandbox_denied"
     assert "It is read-only" in error["message"]

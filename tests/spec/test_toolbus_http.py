@@ -1,4 +1,6 @@
-"""Specification 5, the tools http.get and http.post: on a bus alone, and in OneTool with its settings."""
+"""Specification 5, the tools http.get and http.post: on a bus alone, and in OneTool with its
+settings.
+"""
 
 import asyncio
 import base64
@@ -19,7 +21,12 @@ from onetool.util.context import permissions
 LOOPBACK = {"allowed_hosts": ["127.0.0.1"], "allow_private_addresses": True}
 
 
-def call(name: str, params: Mapping[str, Any], config: Mapping[str, Any] = LOOPBACK, granted: str = "network") -> Any:
+def call(
+    name: str,
+    params: Mapping[str, Any],
+    config: Mapping[str, Any] = LOOPBACK,
+    granted: str = "network",
+) -> Any:
     """Return the value of a call on a bus with only these tools."""
     bus = ToolBus()
     bus.register_tool(http_tools)
@@ -81,7 +88,9 @@ def test_repeated_headers_are_joined_and_cookies_are_a_list(site: Site) -> None:
         ("", b"\xff\xfe\0", None),
     ],
 )
-def test_a_body_is_text_or_marked_base64(site: Site, content_type: str, body: bytes, text: str | None) -> None:
+def test_a_body_is_text_or_marked_base64(
+    site: Site, content_type: str, body: bytes, text: str | None
+) -> None:
     site.pages["/typed"] = page(body, ("Content-Type", content_type))
     value = get(site.url("/typed"))
     if text is not None:
@@ -121,7 +130,10 @@ def test_post_sends_json_by_default(site: Site) -> None:
     post(site.url(), {"a": 1})
     assert site.last.header("content-type") == "application/json"
     post(site.url(), {"a": 1}, headers={"content-type": "application/x-www-form-urlencoded"})
-    assert (site.last.header("content-type"), site.last.body) == ("application/x-www-form-urlencoded", b"a=1")
+    assert (site.last.header("content-type"), site.last.body) == (
+        "application/x-www-form-urlencoded",
+        b"a=1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +151,9 @@ def test_post_sends_json_by_default(site: Site) -> None:
         (None, "application/json"),
     ],
 )
-def test_a_body_that_does_not_fit_its_format_is_rejected(site: Site, body: Any, content_type: str) -> None:
+def test_a_body_that_does_not_fit_its_format_is_rejected(
+    site: Site, body: Any, content_type: str
+) -> None:
     with pytest.raises(ArgumentError):
         post(site.url(), body, content_type=content_type)
     assert not site.requests
@@ -156,7 +170,9 @@ def test_headers_of_the_caller_are_sent(site: Site) -> None:
 @pytest.mark.parametrize(
     "headers", [{"Host": "b"}, {"X": "a\r\nY: b"}, {"X Y": "a"}, {"Content-Length": "0"}, {"X": 1}]
 )
-def test_headers_that_would_change_the_request_are_rejected(site: Site, headers: dict[str, Any]) -> None:
+def test_headers_that_would_change_the_request_are_rejected(
+    site: Site, headers: dict[str, Any]
+) -> None:
     with pytest.raises(ArgumentError):
         get(site.url(), headers=headers)
     assert not site.requests
@@ -203,14 +219,16 @@ def test_headers_of_the_caller_are_sent_only_to_the_origin(site: Site) -> None:
         site.pages["/away"] = page(b"", ("Location", other.url()), status=302)
         get(site.url("/away"), headers=headers)
         assert other.last.header("accept") == "text/plain"
-        assert {other.last.header(name) for name in ("authorization", "x-api-key", "private-token")} == {None}
+        assert {
+            other.last.header(name) for name in ("authorization", "x-api-key", "private-token")
+        } == {None}
         site.pages["/away"] = page(b"", ("Location", other.url()), status=307)
         with pytest.raises(NetworkError, match="body is not sent to another origin"):
             post(site.url("/away"), {"password": "x"})
         assert len(other.requests) == 1
 
 
-# --- host rules --------------------------------------------------------------------------------------------
+# --- host rules -----------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.http.host-rules")
@@ -237,13 +255,29 @@ def test_each_redirect_is_checked_again(site: Site) -> None:
 @pytest.mark.spec("toolbus.http.host-rules")
 def test_an_agent_can_only_restrict_the_settings(site: Site) -> None:
     settings = {
-        "http": {"allowedHosts": ["127.0.0.1"], "allowPrivateAddresses": True, "maxResponseBytes": 1000},
+        "http": {
+            "allowedHosts": ["127.0.0.1"],
+            "allowPrivateAddresses": True,
+            "maxResponseBytes": 1000,
+        },
         "agents": {
             "default": {"permissions": ["network"]},
-            "narrow": {"permissions": ["network"], "tool_config": {"http.get": {"allowed_hosts": ["a.example"]}}},
-            "public": {"permissions": ["network"], "tool_config": {"http.get": {"allow_private_addresses": False}}},
-            "none": {"permissions": ["network"], "tool_config": {"http.get": {"allowed_hosts": None}}},
-            "wide": {"permissions": ["network"], "tool_config": {"http.get": {"allowed_hosts": ["*"]}}},
+            "narrow": {
+                "permissions": ["network"],
+                "tool_config": {"http.get": {"allowed_hosts": ["a.example"]}},
+            },
+            "public": {
+                "permissions": ["network"],
+                "tool_config": {"http.get": {"allow_private_addresses": False}},
+            },
+            "none": {
+                "permissions": ["network"],
+                "tool_config": {"http.get": {"allowed_hosts": None}},
+            },
+            "wide": {
+                "permissions": ["network"],
+                "tool_config": {"http.get": {"allowed_hosts": ["*"]}},
+            },
         },
     }
     with open_app(settings) as app:
@@ -254,7 +288,9 @@ def test_an_agent_can_only_restrict_the_settings(site: Site) -> None:
         assert ask(site.url(), "default")["status"] == 200
         assert ask(site.url(), "wide")["status"] == 200
         for agent, url in (("default", "http://b.example/"), ("wide", "http://b.example/")):
-            with pytest.raises(NetworkError, match=r"http: {allowedHosts: \[127.0.0.1, b.example\]}"):
+            with pytest.raises(
+                NetworkError, match=r"http: {allowedHosts: \[127.0.0.1, b.example\]}"
+            ):
                 ask(url, agent)
         with pytest.raises(NetworkError, match=r"agents: {narrow: {tool_config: "):
             ask(site.url(), "narrow")
@@ -270,7 +306,9 @@ def test_an_agent_can_only_restrict_the_settings(site: Site) -> None:
 def test_without_settings_no_host_is_allowed_and_the_error_names_the_setting(site: Site) -> None:
     with open_app() as app, pytest.raises(NetworkError) as rejected:
         app.call("http.get", {"url": "https://api.github.com/user"}).unwrap()
-    assert rejected.value.message.endswith("add this to onetool.yaml: http: {allowedHosts: [api.github.com]}")
+    assert rejected.value.message.endswith(
+        "add this to onetool.yaml: http: {allowedHosts: [api.github.com]}"
+    )
     assert not site.requests
 
 

@@ -31,7 +31,9 @@ def new_bus() -> ToolBus:
     return made
 
 
-def call(name: str, params: dict[str, Any], directory: Path, *granted: str, sandbox: Any = SANDBOX) -> Result:
+def call(
+    name: str, params: dict[str, Any], directory: Path, *granted: str, sandbox: Any = SANDBOX
+) -> Result:
     names = granted or ("read", "exec")
     context = ToolContext(permissions=permissions(names), working_dir=directory, sandbox=sandbox)
     return anyio.run(new_bus().call_tool, name, params, context)
@@ -41,7 +43,7 @@ def parse(pack: str, text: str, directory: Path, schema: Any = None) -> Any:
     return call(f"{pack}.parse", {pack: text, "schema": schema}, directory).unwrap()
 
 
-# --- grep -----------------------------------------------------------------------------------------------------------
+# --- grep -----------------------------------------------------------------------------------------
 
 
 def grep(directory: Path, pattern: str, **more: Any) -> dict[str, Any]:
@@ -63,7 +65,10 @@ def write(directory: Path, files: dict[str, str | bytes]) -> Path:
 
 @pytest.mark.spec("toolbus.grep.result")
 def test_grep_returns_files_lines_and_contents(tmp_path: Path) -> None:
-    write(tmp_path, {"lib/agent.ex": "# one\ndefmodule Otto.Agent do\nend\n", "lib/other.ex": "nothing"})
+    write(
+        tmp_path,
+        {"lib/agent.ex": "# one\ndefmodule Otto.Agent do\nend\n", "lib/other.ex": "nothing"},
+    )
     answer = grep(tmp_path, "defmodule.*Agent", path="lib/", max_results=50)
     assert answer["results"] == [
         {"file": "lib/agent.ex", "line": 2, "line_number": 2, "content": "defmodule Otto.Agent do"}
@@ -80,7 +85,9 @@ def test_grep_requires_read(tmp_path: Path) -> None:
 @pytest.mark.spec("toolbus.grep.result")
 def test_results_of_grep_are_ordered(tmp_path: Path) -> None:
     write(tmp_path, {f"{name}.txt": "x\nx\n" for name in "dbca"})
-    assert list_locations(grep(tmp_path, "x")) == [f"{name}.txt:{line}" for name in "abcd" for line in (1, 2)]
+    assert list_locations(grep(tmp_path, "x")) == [
+        f"{name}.txt:{line}" for name in "abcd" for line in (1, 2)
+    ]
 
 
 @pytest.mark.spec("toolbus.grep.default-path")
@@ -95,7 +102,9 @@ def test_grep_searches_a_single_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("toolbus.grep.limit")
-@pytest.mark.parametrize(("limit", "count", "truncated"), [({}, 1000, True), ({"max_results": 1200}, 1200, False)])
+@pytest.mark.parametrize(
+    ("limit", "count", "truncated"), [({}, 1000, True), ({"max_results": 1200}, 1200, False)]
+)
 def test_grep_limits_results_and_reports_truncation(
     tmp_path: Path, limit: dict[str, int], count: int, truncated: bool
 ) -> None:
@@ -148,7 +157,9 @@ def test_cancelling_a_grep_kills_ripgrep(tmp_path: Path) -> None:
     slow_tree(tmp_path)
     context = ToolContext(permissions=permissions(["read"]), working_dir=tmp_path)
     with start_blocking_portal("asyncio") as portal:
-        future = portal.start_task_soon(new_bus().call_tool, "grep", {"pattern": SLOW, "timeout_ms": 60_000}, context)
+        future = portal.start_task_soon(
+            new_bus().call_tool, "grep", {"pattern": SLOW, "timeout_ms": 60_000}, context
+        )
         assert eventually(list_ripgrep_processes)
         with ProcessWatch(list_ripgrep_processes()) as watch:
             future.cancel()
@@ -165,7 +176,9 @@ def test_arguments_are_never_read_as_options(tmp_path: Path, pattern: str, where
     (tmp_path / "x.sh").chmod(0o755)
     answer = call("grep", {"pattern": "nothing", where: pattern}, tmp_path)
     assert not (tmp_path / "ran").exists()
-    assert not answer.ok or all(match["file"] == "a.txt" or where == "pattern" for match in answer.value["results"])
+    assert not answer.ok or all(
+        match["file"] == "a.txt" or where == "pattern" for match in answer.value["results"]
+    )
 
 
 @pytest.mark.spec("toolbus.grep.pattern-is-no-option")
@@ -175,7 +188,9 @@ def test_a_pattern_that_looks_like_an_option_is_a_pattern(tmp_path: Path) -> Non
 
 
 @pytest.mark.spec("toolbus.grep.pattern-is-no-option")
-def test_a_ripgrep_configuration_file_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ripgrep_configuration_file_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, {"a.txt": "x", "settings": "--invert-match\n"})
     monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(tmp_path / "settings"))
     assert list_locations(grep(tmp_path, "x")) == ["a.txt:1"]
@@ -183,7 +198,8 @@ def test_a_ripgrep_configuration_file_is_ignored(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.spec("toolbus.grep.sandbox")
 @pytest.mark.parametrize(
-    "options", [{}, {"hidden": True}, {"glob": "*"}, {"glob": "*.secret"}, {"glob": "**/private/**"}]
+    "options",
+    [{}, {"hidden": True}, {"glob": "*"}, {"glob": "*.secret"}, {"glob": "**/private/**"}],
 )
 def test_denied_paths_are_not_searched(tmp_path: Path, options: dict[str, Any]) -> None:
     write(tmp_path, {"a.txt": "x", "deep/b.secret": "x", "private/c.txt": "x", ".d.secret": "x"})
@@ -191,7 +207,9 @@ def test_denied_paths_are_not_searched(tmp_path: Path, options: dict[str, Any]) 
 
 
 @pytest.mark.spec("toolbus.grep.sandbox")
-@pytest.mark.parametrize("path", ["..", "/etc", "link", "../outside", "private/c.txt", "deep/b.secret"])
+@pytest.mark.parametrize(
+    "path", ["..", "/etc", "link", "../outside", "private/c.txt", "deep/b.secret"]
+)
 def test_a_path_outside_is_rejected(tmp_path: Path, path: str) -> None:
     here = write(tmp_path / "here", {"a.txt": "x", "private/c.txt": "x", "deep/b.secret": "x"})
     write(tmp_path / "outside", {"o.txt": "x"})
@@ -218,7 +236,12 @@ def test_replacing_a_directory_by_a_link_gains_no_access(tmp_path: Path) -> None
 
     def swap() -> None:
         while not done.is_set():
-            for old, new in (("folder", "kept"), ("link", "folder"), ("folder", "link"), ("kept", "folder")):
+            for old, new in (
+                ("folder", "kept"),
+                ("link", "folder"),
+                ("folder", "link"),
+                ("kept", "folder"),
+            ):
                 (here / old).rename(here / new)
 
     swapping = threading.Thread(target=swap)
@@ -245,7 +268,9 @@ def test_the_kernel_confines_ripgrep(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.spec("toolbus.grep.sandbox")
-def test_results_of_ripgrep_are_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_ripgrep_are_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Disable both the patterns and the kernel restriction of ripgrep."""
     here = write(tmp_path / "here", {"a.txt": "x", "b.secret": "x"})
     outside = write(tmp_path / "outside", {"o.txt": "x"})
@@ -257,7 +282,10 @@ def test_results_of_ripgrep_are_checked_again(tmp_path: Path, monkeypatch: pytes
 
 
 def test_paths_in_gitignore_are_skipped_in_every_directory(tmp_path: Path) -> None:
-    write(tmp_path, {".git/HEAD": "", ".gitignore": "build/\n*.log\n", "src/a.txt": "x", "src/b.log": "x"})
+    write(
+        tmp_path,
+        {".git/HEAD": "", ".gitignore": "build/\n*.log\n", "src/a.txt": "x", "src/b.log": "x"},
+    )
     write(tmp_path, {"build/c.txt": "x"})
     assert list_locations(grep(tmp_path, "x")) == ["src/a.txt:1"]
     assert list_locations(grep(tmp_path, "x", path="src")) == ["src/a.txt:1"]
@@ -267,7 +295,12 @@ def test_paths_in_gitignore_are_skipped_in_every_directory(tmp_path: Path) -> No
 def test_a_working_tree_of_another_repository_is_searched_completely(tmp_path: Path) -> None:
     write(
         tmp_path,
-        {".git": "gitdir: /nowhere/.git/worktrees/a\n", ".gitignore": "*.log\n", "src/a.txt": "x", "src/b.log": "x"},
+        {
+            ".git": "gitdir: /nowhere/.git/worktrees/a\n",
+            ".gitignore": "*.log\n",
+            "src/a.txt": "x",
+            "src/b.log": "x",
+        },
     )
     answer = grep(tmp_path, "x", path="src")
     assert list_locations(answer) == ["src/a.txt:1"]
@@ -298,12 +331,16 @@ def test_a_glob_selects_files(tmp_path: Path) -> None:
         ("a" * 70_000, "longer than"),
     ],
 )
-def test_an_invalid_pattern_is_an_error_with_the_reason(tmp_path: Path, pattern: str, message: str) -> None:
+def test_an_invalid_pattern_is_an_error_with_the_reason(
+    tmp_path: Path, pattern: str, message: str
+) -> None:
     with pytest.raises(ToolError, match=message):
         grep(write(tmp_path, {"a.txt": "x"}), pattern)
 
 
-@pytest.mark.parametrize("options", [{"max_results": 0}, {"timeout_ms": -1}, {"glob": "a\0"}, {"glob": "{a"}])
+@pytest.mark.parametrize(
+    "options", [{"max_results": 0}, {"timeout_ms": -1}, {"glob": "a\0"}, {"glob": "{a"}]
+)
 def test_invalid_arguments_are_errors(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ToolError):
         grep(write(tmp_path, {"a.txt": "x"}), "x", **options)
@@ -311,16 +348,28 @@ def test_invalid_arguments_are_errors(tmp_path: Path, options: dict[str, Any]) -
 
 def test_limits_may_be_arbitrarily_high(tmp_path: Path) -> None:
     write(tmp_path, {"a.txt": "x"})
-    assert list_locations(grep(tmp_path, "x", max_results=10**30, timeout_ms=10**400)) == ["a.txt:1"]
+    assert list_locations(grep(tmp_path, "x", max_results=10**30, timeout_ms=10**400)) == [
+        "a.txt:1"
+    ]
     assert list_locations(grep(tmp_path, "x", max_results=1.0)) == ["a.txt:1"]
 
 
 def test_an_empty_pattern_matches_every_line(tmp_path: Path) -> None:
-    assert list_locations(grep(write(tmp_path, {"a.txt": "x\n\ny\n"}), "")) == ["a.txt:1", "a.txt:2", "a.txt:3"]
+    assert list_locations(grep(write(tmp_path, {"a.txt": "x\n\ny\n"}), "")) == [
+        "a.txt:1",
+        "a.txt:2",
+        "a.txt:3",
+    ]
 
 
 def test_a_long_line_is_truncated_and_marked(tmp_path: Path) -> None:
-    write(tmp_path, {"a.txt": "é" * 5_000_000 + "needle" + "é" * 1000, "b.txt": "n" + "\u0301" * 3_000_000 + "needle"})
+    write(
+        tmp_path,
+        {
+            "a.txt": "é" * 5_000_000 + "needle" + "é" * 1000,
+            "b.txt": "n" + "\u0301" * 3_000_000 + "needle",
+        },
+    )
     for match in grep(tmp_path, "needle")["results"]:
         assert match["cut"]
         assert match["column"] > 2000
@@ -341,7 +390,10 @@ def test_unusual_file_names_are_supported(tmp_path: Path) -> None:
 
 
 def test_binary_files_are_skipped(tmp_path: Path) -> None:
-    write(tmp_path, {"a.bin": b"x\0x\n", "late.bin": b"x\n" + b"y\n" * 100_000 + b"\0\nx\n", "t.txt": "x"})
+    write(
+        tmp_path,
+        {"a.bin": b"x\0x\n", "late.bin": b"x\n" + b"y\n" * 100_000 + b"\0\nx\n", "t.txt": "x"},
+    )
     assert list_locations(grep(tmp_path, "x")) == ["late.bin:1", "t.txt:1"]
 
 
@@ -360,7 +412,7 @@ def test_an_empty_directory_has_no_results(tmp_path: Path) -> None:
     assert grep(tmp_path, "x")["results"] == []
 
 
-# --- test.run -------------------------------------------------------------------------------------------------------
+# --- test.run -------------------------------------------------------------------------------------
 
 PASSING = "def test_one(): pass\ndef test_two(): pass\n"
 MIXED = """
@@ -386,15 +438,22 @@ def test_errs(broken): pass
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a directory that uses the pytest of this environment, with a secret in the server's environment."""
+    """Return a directory that uses the pytest of this environment, with a secret in the server's
+    environment.
+    """
     monkeypatch.setenv("PATH", f"{VENV}:{os.environ['PATH']}")
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "xyzzy")
     return tmp_path
 
 
 def run_tests(directory: Path, env: dict[str, str] | None = None, **params: Any) -> dict[str, Any]:
-    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **(env or {})}  # loading plugins takes longer than the tests
-    value: dict[str, Any] = call("test.run", {**params, "env": variables}, directory, "exec").unwrap()
+    variables = {
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        **(env or {}),
+    }  # loading plugins takes longer than the tests
+    value: dict[str, Any] = call(
+        "test.run", {**params, "env": variables}, directory, "exec"
+    ).unwrap()
     return value
 
 
@@ -420,7 +479,9 @@ def test_a_test_run_returns_counts_and_failures(project: Path) -> None:
 
 @pytest.mark.spec("toolbus.test-run.result")
 def test_running_tests_requires_exec(tmp_path: Path) -> None:
-    assert isinstance(call("test.run", {}, tmp_path, "read", "write", "network").error, PermissionDenied)
+    assert isinstance(
+        call("test.run", {}, tmp_path, "read", "write", "network").error, PermissionDenied
+    )
 
 
 @pytest.mark.slow
@@ -452,7 +513,9 @@ def test_a_file_may_have_a_name_like_an_option(project: Path, path: str) -> None
 def test_a_path_outside_the_sandbox_is_rejected(project: Path) -> None:
     here = write(project / "here", {"test_a.py": PASSING})
     write(project, {"test_b.py": PASSING})
-    assert isinstance(call("test.run", {"path": "../test_b.py::test_one"}, here).error, SandboxDenied)
+    assert isinstance(
+        call("test.run", {"path": "../test_b.py::test_one"}, here).error, SandboxDenied
+    )
 
 
 @pytest.mark.slow
@@ -491,13 +554,19 @@ def list_started(directory: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.test-run.timeout", "toolbus.test-run.never-half-a-success")
 def test_a_timeout_kills_the_whole_process_tree(project: Path) -> None:
-    write(project, {"test_a.py": LEAVES_CHILDREN.format(then="time.sleep(300)"), "test_0.py": PASSING})
+    write(
+        project, {"test_a.py": LEAVES_CHILDREN.format(then="time.sleep(300)"), "test_0.py": PASSING}
+    )
     before = list_descendants(os.getpid())
     with start_blocking_portal("asyncio") as portal:
         context = ToolContext(permissions=permissions(["exec"]), working_dir=project)
-        future = portal.start_task_soon(new_bus().call_tool, "test.run", {"timeout_ms": 500_000}, context)
+        future = portal.start_task_soon(
+            new_bus().call_tool, "test.run", {"timeout_ms": 500_000}, context
+        )
         assert eventually(lambda: list_started(project))
-        with ProcessWatch([*list_started(project), *(list_descendants(os.getpid()) - before)]) as watch:
+        with ProcessWatch(
+            [*list_started(project), *(list_descendants(os.getpid()) - before)]
+        ) as watch:
             portal.call(advance_time, 500)
             error = future.result().error
             assert watch.all_ended()
@@ -515,7 +584,10 @@ def test_processes_left_by_tests_are_killed(project: Path) -> None:
         assert watch.all_ended()
 
 
-FORGED = '<testsuites><testsuite tests="2"><testcase name="a"/><testcase name="b"/></testsuite></testsuites>'
+FORGED = (
+    '<testsuites><testsuite tests="2"><testcase name="a"/><testcase'
+    ' name="b"/></testsuite></testsuites>'
+)
 BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>'
 
 
@@ -552,17 +624,26 @@ def write_conftest_with_status(status: int) -> str:
         (PASSING, "def pytest_collection(): 1 / 0", "internal error"),
         (
             PASSING,
-            "def pytest_configure(config): raise config.args and __import__('pytest').UsageError('no')",
+            (
+                "def pytest_configure(config): raise config.args and"
+                " __import__('pytest').UsageError('no')"
+            ),
             "pytest rejected its arguments",
         ),
         (write_forging_test(FORGED, 1), "", "contradicts the exit status"),
         (write_forging_test(FORGED[:60], 0), "", "damaged"),
         (write_forging_test(BOMB + FORGED, 0), "", "document type"),
         (write_forging_test(FORGED.replace('"2"', '"3"'), 0), "", "fewer tests"),
-        (write_forging_test("", 0).replace("Path(file).write_text('')", "os.mkfifo(file)"), "", "not a regular file"),
+        (
+            write_forging_test("", 0).replace("Path(file).write_text('')", "os.mkfifo(file)"),
+            "",
+            "not a regular file",
+        ),
     ],
 )
-def test_an_incomplete_run_is_not_a_success(project: Path, test: str, conftest: str, message: str) -> None:
+def test_an_incomplete_run_is_not_a_success(
+    project: Path, test: str, conftest: str, message: str
+) -> None:
     write(project, {"test_a.py": test, "conftest.py": conftest})
     with pytest.raises(ToolError, match=message):
         run_tests(project)
@@ -588,14 +669,19 @@ def test_the_virtual_environment_of_the_directory_is_preferred(project: Path) ->
 
 def test_dependencies_are_never_installed(project: Path) -> None:
     build = "import pathlib\npathlib.Path('built').touch()\n"
-    header = '[project]\nname = "a"\nversion = "1"\n[build-system]\nrequires = []\nbuild-backend = "setup"\n'
+    header = (
+        '[project]\nname = "a"\nversion = "1"\n[build-system]\nrequires = []\nbuild-backend ='
+        ' "setup"\n'
+    )
     files: dict[str, str | bytes] = {
         "pyproject.toml": header,
         "setup.py": build,
         "uv.lock": "version = 1\n",
         "test_a.py": PASSING,
     }
-    with pytest.raises(ToolError, match=r"has a uv\.lock, but no \.venv\nHint: run `uv sync` there"):
+    with pytest.raises(
+        ToolError, match=r"has a uv\.lock, but no \.venv\nHint: run `uv sync` there"
+    ):
         run_tests(write(project, files))
     assert {file.name for file in project.iterdir()} == set(files)
 
@@ -636,7 +722,10 @@ def test_attempts():
 @pytest.mark.skipif(not confine.can_confine_programs(), reason="this kernel has no Landlock")
 @pytest.mark.parametrize("granted", [("exec",), ("exec", "network")])
 def test_tests_are_confined_to_the_files_of_the_agent(
-    project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, granted: tuple[str, ...]
+    project: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    granted: tuple[str, ...],
 ) -> None:
     home = write(tmp_path_factory.mktemp("home"), {"private.txt": "x"})
     monkeypatch.setenv("HOME", str(home))
@@ -666,9 +755,16 @@ def test_tests_are_confined_to_the_files_of_the_agent(
 def test_variables_of_a_call_have_no_effect_before_the_tests_are_confined(project: Path) -> None:
     outside = project / "outside"
     startup = f"import pathlib\npathlib.Path({str(outside)!r}, 'ran').touch()\n"
-    write(project, {"outside/keep.txt": "x", "here/test_a.py": PASSING, "here/sitecustomize.py": startup})
+    write(
+        project,
+        {"outside/keep.txt": "x", "here/test_a.py": PASSING, "here/sitecustomize.py": startup},
+    )
     env = {"PYTHONPATH": str(project / "here"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    assert get_counts(call("test.run", {"env": env}, project / "here", "exec").unwrap()) == (2, 0, 0)
+    assert get_counts(call("test.run", {"env": env}, project / "here", "exec").unwrap()) == (
+        2,
+        0,
+        0,
+    )
     assert not (outside / "ran").exists()
 
 
@@ -762,7 +858,9 @@ def test_failures_of_mix_are_parsed(tmp_path: Path) -> None:
         (MIX_PASSES, 137, "SIGKILL"),
     ],
 )
-def test_mix_without_a_result_is_an_error(tmp_path: Path, output: str, status: int, message: str) -> None:
+def test_mix_without_a_result_is_an_error(
+    tmp_path: Path, output: str, status: int, message: str
+) -> None:
     with pytest.raises(ToolError, match=message):
         run_mix(mix_project(tmp_path, output, status))
 
@@ -774,7 +872,7 @@ def test_a_missing_mix_is_an_error(tmp_path: Path) -> None:
         run_tests(tmp_path, env={"PATH": "/nowhere"})
 
 
-# --- json and yaml --------------------------------------------------------------------------------------------------
+# --- json and yaml --------------------------------------------------------------------------------
 
 OTTO = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -806,9 +904,12 @@ def test_data_that_violates_its_schema_is_an_error(tmp_path: Path, pack: str) ->
 @pytest.mark.spec("toolbus.json.schema", "toolbus.yaml.schema")
 @pytest.mark.parametrize("pack", ["json", "yaml"])
 @pytest.mark.parametrize(
-    "schema", [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/x"}, {"$ref": "file:///etc/passwd"}]
+    "schema",
+    [{"type": "nonsense"}, {"$ref": "http://127.0.0.1:9/x"}, {"$ref": "file:///etc/passwd"}],
 )
-def test_an_invalid_schema_is_an_error_that_names_it(tmp_path: Path, pack: str, schema: dict[str, Any]) -> None:
+def test_an_invalid_schema_is_an_error_that_names_it(
+    tmp_path: Path, pack: str, schema: dict[str, Any]
+) -> None:
     with pytest.raises(ArgumentError, match="invalid schema") as caught:
         parse(pack, "1", tmp_path, schema)
     assert caught.value.field == "schema"
@@ -818,7 +919,11 @@ def test_an_invalid_schema_is_an_error_that_names_it(tmp_path: Path, pack: str, 
 @pytest.mark.spec("toolbus.json.inverse")
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
         max_leaves=20,
     )
@@ -848,7 +953,9 @@ def test_hostile_json_is_a_clear_error(tmp_path: Path, text: str, message: str) 
         parse("json", text, tmp_path)
 
 
-ALIASES = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10))
+ALIASES = "a0: &a0 [x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
 
 
 @pytest.mark.spec("toolbus.yaml.hostile")

@@ -62,7 +62,7 @@ class Greeter:
         return f"{self.word} {params['who']}"
 
 
-# --- registration ----------------------------------------------------------------------------------------------------
+# --- registration ---------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.register.unregister")
@@ -125,7 +125,9 @@ def test_a_call_in_flight_completes_after_its_tool_is_unregistered() -> None:
 
 def test_a_class_is_instantiated_and_an_instance_is_used_as_it_is() -> None:
     assert call(bus_with(Greeter), "greet.by_class", who="Ada").unwrap() == "hello Ada"
-    assert call(bus_with(Greeter("good day")), "greet.by_class", who="Ada").unwrap() == "good day Ada"
+    assert (
+        call(bus_with(Greeter("good day")), "greet.by_class", who="Ada").unwrap() == "good day Ada"
+    )
 
 
 def test_a_duplicate_name_is_rejected_for_every_kind_of_tool() -> None:
@@ -136,7 +138,7 @@ def test_a_duplicate_name_is_rejected_for_every_kind_of_tool() -> None:
     assert call(bus, "greet.by_class", who="Ada").unwrap() == "first Ada"
 
 
-# --- modules ---------------------------------------------------------------------------------------------------------
+# --- modules --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -208,10 +210,15 @@ def test_a_function_named_pack_is_a_function(modules: Modules) -> None:
             "from onetool import tool\n__all__ = ['one']\ndef one(): ...\n@tool()\ndef two(): ...",
             "@tool 'two', but __all__ does not list it",
         ),
-        ("from onetool import tool\ndef one(): ...\n@tool('no name')\ndef two(): ...", "invalid tool name"),
+        (
+            "from onetool import tool\ndef one(): ...\n@tool('no name')\ndef two(): ...",
+            "invalid tool name",
+        ),
     ],
 )
-def test_a_module_registers_all_its_tools_or_none(modules: Modules, text: str, message: str) -> None:
+def test_a_module_registers_all_its_tools_or_none(
+    modules: Modules, text: str, message: str
+) -> None:
     bus = bus_with(tool("half.taken")(lambda: "first"))
     with pytest.raises((ToolError, TypeError), match=message):
         bus.register_tool(modules.load("half_tools", text))
@@ -219,15 +226,19 @@ def test_a_module_registers_all_its_tools_or_none(modules: Modules, text: str, m
     assert call(bus, "half.taken").unwrap() == "first"
 
 
-# --- installed packages ----------------------------------------------------------------------------------------------
+# --- installed packages ---------------------------------------------------------------------------
 
 
 def install(modules: Modules, package: str, entries: str) -> Path:
     """Write the metadata of an installed package with these entry points."""
     directory = modules.directory / f"{package}-1.0.dist-info"
     directory.mkdir()
-    (directory / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8")
-    (directory / "entry_points.txt").write_text(f"[onetool.packs]\n{dedent(entries).strip()}\n", encoding="utf-8")
+    (directory / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", encoding="utf-8"
+    )
+    (directory / "entry_points.txt").write_text(
+        f"[onetool.packs]\n{dedent(entries).strip()}\n", encoding="utf-8"
+    )
     return directory
 
 
@@ -271,12 +282,16 @@ def test_a_package_that_fails_does_not_affect_others(modules: Modules) -> None:
     install(modules, "g_half", "nothing")
     bus = ToolBus()
     problems = bus.register_installed()
-    for message in ("a_breaks: ZeroDivisionError", "b_ends: SystemExit: 3", "nowhere: ModuleNotFoundError"):
+    for message in (
+        "a_breaks: ZeroDivisionError",
+        "b_ends: SystemExit: 3",
+        "nowhere: ModuleNotFoundError",
+    ):
         assert any(message in problem for problem in problems), (message, problems)
     assert bus.list_tools() == ["shout.loud"]
 
 
-# --- reload ----------------------------------------------------------------------------------------------------------
+# --- reload ---------------------------------------------------------------------------------------
 
 
 ANSWER = """
@@ -303,7 +318,8 @@ def test_a_reloaded_tool_runs_the_new_code(modules: Modules) -> None:
 def test_a_reload_updates_arguments_and_permissions(modules: Modules) -> None:
     bus = bus_with(modules.load("answer_tools", ANSWER).get)
     modules.write(
-        "answer_tools", ANSWER.replace('get")', 'get", permissions=["read"])').replace("get()", "get(n: int)")
+        "answer_tools",
+        ANSWER.replace('get")', 'get", permissions=["read"])').replace("get()", "get(n: int)"),
     )
     bus.reload_tool("answer.get")
     assert bus.tool_info("answer.get")["permissions"] == ["read"]
@@ -331,7 +347,9 @@ def test_classes_objects_and_modules_are_reloaded(modules: Modules, registered: 
         __all__ = ["it"]
         """
     module = modules.load("tell_tools", text)
-    bus = bus_with({"class": module.Teller, "instance": module.Teller(), "module": module}[registered])
+    bus = bus_with(
+        {"class": module.Teller, "instance": module.Teller(), "module": module}[registered]
+    )
     modules.write("tell_tools", text.replace("one", "two"))
     bus.reload_tool("tell.it")
     assert call(bus, "tell.it").unwrap() == "two"
@@ -367,7 +385,9 @@ def test_reloading_an_unknown_name_is_not_found() -> None:
         (None, "FileNotFoundError"),
     ],
 )
-def test_a_failed_reload_keeps_the_old_version(modules: Modules, text: str | None, message: str) -> None:
+def test_a_failed_reload_keeps_the_old_version(
+    modules: Modules, text: str | None, message: str
+) -> None:
     module = modules.load("answer_tools", ANSWER)
     bus = bus_with(module.get)
     before = bus.get_tool("answer.get")
@@ -428,7 +448,7 @@ def test_calls_in_flight_complete_with_the_old_version(modules: Modules, kind: s
     anyio.run(test)
 
 
-# --- tools that call tools -------------------------------------------------------------------------------------------
+# --- tools that call tools ------------------------------------------------------------------------
 
 
 @tool("deep.sync")
@@ -456,9 +476,13 @@ async def endless_too(context: ToolContext) -> Any:
     return await context.call("deep.endless_too")
 
 
-def call_concurrently(bus: ToolBus, count: int, name: str, context: ToolContext = CONTEXT) -> list[Any]:
+def call_concurrently(
+    bus: ToolBus, count: int, name: str, context: ToolContext = CONTEXT
+) -> list[Any]:
     async def calls() -> list[Any]:
-        results = await asyncio.gather(*(bus.call_tool(name, {"number": n}, context) for n in range(count)))
+        results = await asyncio.gather(
+            *(bus.call_tool(name, {"number": n}, context) for n in range(count))
+        )
         return [result.unwrap() for result in results]
 
     return anyio.run(calls)
@@ -477,13 +501,17 @@ def test_a_tool_may_call_another(name: str) -> None:
 def test_two_thousand_concurrent_tools_may_each_call_another(name: str) -> None:
     bus = bus_with(sync_outer, async_outer, inner_tool)
     assert call_concurrently(bus, 2000, name) == [2 * number + 1 for number in range(2000)]
-    assert threading.active_count() < 600  # two levels of 256 at most, and the threads that existed before
+    assert (
+        threading.active_count() < 600
+    )  # two levels of 256 at most, and the threads that existed before
 
 
 @pytest.mark.slow
 @pytest.mark.spec("toolbus.compose.no-deadlock")
 def test_ten_thousand_concurrent_calls_complete() -> None:
-    assert call_concurrently(bus_with(inner_tool), 10_000, "deep.inner") == [2 * number for number in range(10_000)]
+    assert call_concurrently(bus_with(inner_tool), 10_000, "deep.inner") == [
+        2 * number for number in range(10_000)
+    ]
 
 
 @pytest.mark.spec("toolbus.compose.no-deadlock")
@@ -491,7 +519,10 @@ def test_ten_thousand_concurrent_calls_complete() -> None:
 def test_infinite_recursion_of_tools_is_a_clear_error(name: str) -> None:
     bus = bus_with(endless, endless_too, inner_tool)
     error = get_failure(call(bus, name))
-    assert f"{name} was not called: tool calls are nested more than 102 levels deep" in error["message"]
+    assert (
+        f"{name} was not called: tool calls are nested more than 102 levels deep"
+        in error["message"]
+    )
     assert call(bus, "deep.inner", number=1).unwrap() == 2
 
 
@@ -513,7 +544,9 @@ def test_a_nested_call_has_the_context_of_its_caller() -> None:
         seen.append(context)
         await context.call("see.sync")
 
-    given = ToolContext("ci", permissions=permissions(["read"]), sandbox={"enabled": True}, correlation_id="c1")
+    given = ToolContext(
+        "ci", permissions=permissions(["read"]), sandbox={"enabled": True}, correlation_id="c1"
+    )
     assert call(bus_with(inner, outer_sync, outer), "see.async", given).ok
     assert seen[0] == given
     assert [context is seen[0] for context in seen] == [True, True, True]
@@ -531,10 +564,15 @@ def test_a_nested_call_requires_the_permissions_of_the_caller() -> None:
 
     bus = bus_with(inner, outer)
     assert get_failure(call(bus, "safe.outer"))["type"] == "permission_denied"
-    assert call(bus, "safe.outer", ToolContext(permissions=permissions(["write"]))).unwrap() == "written"
+    assert (
+        call(bus, "safe.outer", ToolContext(permissions=permissions(["write"]))).unwrap()
+        == "written"
+    )
     narrow = ToolContext(permissions=permissions(["write"]), tools=("safe.outer",))
     assert get_failure(call(bus, "safe.outer", narrow))["tool"] == "safe.inner"
-    poor = ToolContext(permissions=permissions(["write"]), budget_guard=BudgetGuard(Limits(calls=1)))
+    poor = ToolContext(
+        permissions=permissions(["write"]), budget_guard=BudgetGuard(Limits(calls=1))
+    )
     assert get_failure(call(bus, "safe.outer", poor))["type"] == "budget_exceeded"
 
 
@@ -599,7 +637,9 @@ class LateCaller:
 
 
 async def wait_for_timeout(late: LateCaller, name: str) -> None:
-    assert get_failure(await late.bus().call_tool("late.outer", {"name": name}))["type"] == "timeout"
+    assert (
+        get_failure(await late.bus().call_tool("late.outer", {"name": name}))["type"] == "timeout"
+    )
 
 
 async def cancel_call(late: LateCaller, name: str) -> None:
@@ -667,7 +707,7 @@ def test_call_sync_on_the_event_loop_is_an_error_with_a_hint() -> None:
         assert "await context.call(...)" in get_failure(call(bus, name))["hint"]
 
 
-# --- timeouts --------------------------------------------------------------------------------------------------------
+# --- timeouts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.spec("toolbus.error.timeout")
@@ -696,7 +736,7 @@ def test_a_pack_may_have_a_timeout() -> None:
         assert app.call("machine.disk").ok
 
 
-# --- events ----------------------------------------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------
 
 
 def record_events(bus: ToolBus) -> tuple[list[Event], Callable[[], None]]:
@@ -742,7 +782,10 @@ def test_a_cancelled_call_is_reported_as_failed() -> None:
             await bus.call_tool("slow.one")
         return events
 
-    assert [(event.kind, event.error) for event in anyio.run(test)] == [("called", None), ("failed", "cancelled")]
+    assert [(event.kind, event.error) for event in anyio.run(test)] == [
+        ("called", None),
+        ("failed", "cancelled"),
+    ]
 
 
 def test_an_unsubscribed_listener_receives_no_events() -> None:
@@ -777,7 +820,9 @@ def test_a_listener_may_unsubscribe_itself_and_others_during_an_event() -> None:
         for end in ends:
             end()
 
-    ends.extend([bus.subscribe(once), bus.subscribe(lambda event: received.append(f"second {event.kind}"))])
+    ends.extend(
+        [bus.subscribe(once), bus.subscribe(lambda event: received.append(f"second {event.kind}"))]
+    )
     bus.subscribe(lambda event: received.append(f"third {event.kind}"))
     call(bus, "math.add", left=1)
     assert received == ["once called", "third called", "third completed"]
@@ -795,7 +840,7 @@ def test_a_listener_that_raises_does_not_affect_others(raised: BaseException) ->
     assert [event.kind for event in events] == ["called", "completed"]
 
 
-# --- spans -----------------------------------------------------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------------
 
 
 SPANS = """
@@ -851,7 +896,9 @@ assert not any(span.events for span in spans)
 
 @pytest.mark.slow
 def test_each_call_is_a_child_span_of_its_caller() -> None:
-    done = subprocess.run([sys.executable, "-c", SPANS], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", SPANS], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     facts = {"onetool.agent": "ci", "onetool.run": "c1"}
 
@@ -881,5 +928,7 @@ def test_without_the_sdk_opentelemetry_is_not_imported() -> None:
         assert anyio.run(bus.call_tool, "a.b").unwrap() == 1
         print([name for name in sys.modules if name.startswith("opentelemetry.")])
         """
-    done = subprocess.run([sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)], capture_output=True, text=True, check=False
+    )
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,9 +1,11 @@
-"""Reject wording and names that the project's style retires: `make lint`, or `python tests/style/check.py [PATH ...]`.
+"""Reject wording and names that the project's style retires: `make lint`, or `python
+tests/style/check.py [PATH ...]`.
 
-The check covers src, docs, benchmarks, deploy and the documents at the top of the repository. It reports retired words,
-British spelling in identifiers, docstrings that begin with a question word, function names that are not verbs, and
-public classes that share a name. With paths, only problems in these files and directories are reported. `allowed.txt`
-lists exceptions, one per line: a path, a tab and the reported text. An exception that matches nothing is a problem too.
+The check covers src, docs, benchmarks, deploy and the documents at the top of the repository. It
+reports retired words, British spelling in identifiers, docstrings that begin with a question word,
+function names that are not verbs, and public classes that share a name. With paths, only problems
+in these files and directories are reported. `allowed.txt` lists exceptions, one per line: a path, a
+tab and the reported text. An exception that matches nothing is a problem too.
 """
 
 import argparse
@@ -18,7 +20,14 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = Path(__file__).with_name("allowed.txt")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "llms.txt")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "llms.txt",
+)
 DIRECTORIES = ("src", "docs", "benchmarks", "deploy")
 SUFFIXES = {".py", ".md", ".js", ".html", ".j2"}
 WORDS = {
@@ -32,12 +41,17 @@ WORDS = {
         r"\b(yes or no|must be given)\b": 'write "boolean", "required"',
         r"\b(MOST|LONGEST)_[A-Z]": "name the constant MAX_*",
         r"\byardsticks?\b": 'write "baseline"',
-        r"\b(Sanitis|Authoris|Serialis|Colour|Behaviour|Neighbour|Licence)": "use American spelling",
-        r"(sanitis|authoris|serialis|catalogue|colour|behaviour|neighbour|licence)": "use American spelling",
+        r"\b(Sanitis|Authoris|Serialis|Colour|Behaviour|Neighbour|Licence)": (
+            "use American spelling"
+        ),
+        r"(sanitis|authoris|serialis|catalogue|colour|behaviour|neighbour|licence)": (
+            "use American spelling"
+        ),
     }.items()
 }
 QUESTION = re.compile(r"(What|Who|Whose|Which|How|Where|Whatever|Whoever|Why)\b")
-# Past participles and names such as `size_of`, but not `merge_all_of`, which names a keyword of JSON Schema.
+# Past participles and names such as `size_of`, but not `merge_all_of`, which names a keyword of
+# JSON Schema.
 NOT_A_VERB = re.compile(
     r"_*(.+(?<!_all)(?<!_any)(?<!_one)_of|of_.+"
     r"|own|told|taken|given|shown|opened|answered|asked|written|made|found|heard|kept|said)"
@@ -63,13 +77,24 @@ class Problem(NamedTuple):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Report wording and names that the style retires")
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="report only problems in these files and directories")
-    parser.add_argument("--summary", action="store_true", help="print only the number of problems of each kind")
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="report only problems in these files and directories",
+    )
+    parser.add_argument(
+        "--summary", action="store_true", help="print only the number of problems of each kind"
+    )
     options = parser.parse_args()
     allowed = read_allowed()
     found = [*find_words(), *find_docstrings(), *find_functions(), *find_classes()]
     unused = allowed - {problem.key for problem in found}
-    problems = [problem for problem in found if problem.key not in allowed and is_selected(problem, options.paths)]
+    problems = [
+        problem
+        for problem in found
+        if problem.key not in allowed and is_selected(problem, options.paths)
+    ]
     if not options.summary:
         for problem in problems:
             print(f"{problem.path}:{problem.line}: {problem.text}\n    {problem.advice}")
@@ -86,10 +111,12 @@ def read_allowed() -> set[str]:
 
 
 def is_selected(problem: Problem, paths: list[str]) -> bool:
-    return not paths or any((ROOT / problem.path).is_relative_to(Path(path).resolve()) for path in paths)
+    return not paths or any(
+        (ROOT / problem.path).is_relative_to(Path(path).resolve()) for path in paths
+    )
 
 
-# --- checks --------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def find_words() -> Iterator[Problem]:
@@ -115,8 +142,12 @@ def find_docstrings() -> Iterator[Problem]:
 def find_functions() -> Iterator[Problem]:
     """Yield functions whose names are not verbs. Properties may be nouns."""
     for path, definition in find_definitions():
-        if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) and NOT_A_VERB.fullmatch(definition.name):
-            is_property = any("property" in ast.unparse(decorator) for decorator in definition.decorator_list)
+        if isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef) and NOT_A_VERB.fullmatch(
+            definition.name
+        ):
+            is_property = any(
+                "property" in ast.unparse(decorator) for decorator in definition.decorator_list
+            )
             if not is_property:
                 text, advice = f"def {definition.name}", "name the function with a verb"
                 yield Problem("function names", path, definition.lineno, text, advice)
@@ -137,24 +168,32 @@ def find_classes() -> Iterator[Problem]:
                 yield Problem("shared class names", place, line, f"class {name}", advice)
 
 
-# --- sources -------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 
 def find_sources() -> Iterator[Path]:
     yield from (ROOT / name for name in DOCUMENTS)
     for directory in DIRECTORIES:
-        yield from (path for path in sorted((ROOT / directory).rglob("*")) if path.suffix in SUFFIXES)
+        yield from (
+            path for path in sorted((ROOT / directory).rglob("*")) if path.suffix in SUFFIXES
+        )
 
 
 @cache
 def find_definitions() -> list[tuple[str, Definition]]:
     """Return the modules, classes and functions of the sources, each with its path."""
-    modules = ((path, ast.parse(path.read_text(encoding="utf-8"))) for path in sorted((ROOT / "src").rglob("*.py")))
+    modules = (
+        (path, ast.parse(path.read_text(encoding="utf-8")))
+        for path in sorted((ROOT / "src").rglob("*.py"))
+    )
     return [(to_relative(path), node) for path, module in modules for node in walk(module)]
 
 
 def walk(node: ast.AST) -> Iterator[Definition]:
-    """Yield the definitions below a node. Expressions, which contain none, are skipped to save time."""
+    """Yield the definitions below a node.
+
+    Expressions, which contain none, are skipped to save time.
+    """
     if isinstance(node, Definition):
         yield node
     for child in ast.iter_child_nodes(node):

@@ -1,6 +1,8 @@
-"""Print the measures of the source under `src`, and fail if one exceeds its ceiling in `ceilings.toml`.
+"""Print the measures of the source under `src`, and fail if one exceeds its ceiling in
+`ceilings.toml`.
 
-Run it with `make lint` or `python tests/style/measures.py`. A change that lowers a measure lowers its ceiling too.
+Run it with `make lint` or `python tests/style/measures.py`. A change that lowers a measure lowers
+its ceiling too.
 """
 
 import ast
@@ -21,7 +23,8 @@ MAX_CELL_CHARS = 200
 VAGUE_NAMES = {"found", "each", "known", "wanted", "given"}
 ANY_TYPES = {"Any", "object"}
 STATE_ROOMS = {"state", "postgres"}  # the directories that may know which store there is
-# Code that asks whether state is in files or in PostgreSQL: `remote` and what depends on it, and the setting `store`.
+# Code that asks whether state is in files or in PostgreSQL: `remote` and what depends on it, and
+# the setting `store`.
 STORE_QUESTION = re.compile(
     r"\bstores\.remote\b"
     r"|\b_?remote is (not )?None\b|\bremote := "
@@ -82,7 +85,9 @@ def measure_code(modules: list[Module]) -> dict[str, float]:
         "assignments of a tuple to a tuple, except swaps": sum(map(is_packed, nodes)),
         "bindings named found, each, known, wanted or given": sum(map(is_vague, nodes)),
         "'of' per 1,000 words in docstrings": round(1000 * words.count("of") / len(words), 1),
-        f"modules over {MAX_MODULE_LINES} lines": sum(module.lines > MAX_MODULE_LINES for module in modules),
+        f"modules over {MAX_MODULE_LINES} lines": sum(
+            module.lines > MAX_MODULE_LINES for module in modules
+        ),
         "modules (Python files under src)": len(modules),
     }
 
@@ -98,10 +103,16 @@ def measure_package(modules: list[Module]) -> dict[str, float]:
         "import layers": len(layers),
         "lines outside of state that ask which store there is": len(asking),
         "app.py: lines": app.lines,
-        "app.py: import statements": sum(isinstance(node, ast.Import | ast.ImportFrom) for node in app.nodes),
-        "app.py: functions": sum(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in app.nodes),
+        "app.py: import statements": sum(
+            isinstance(node, ast.Import | ast.ImportFrom) for node in app.nodes
+        ),
+        "app.py: functions": sum(
+            isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in app.nodes
+        ),
         "ToolContext: fields": len(fields),
-        "ToolContext: fields typed Any or object": sum(ast.unparse(field.annotation) in ANY_TYPES for field in fields),
+        "ToolContext: fields typed Any or object": sum(
+            ast.unparse(field.annotation) in ANY_TYPES for field in fields
+        ),
     }
 
 
@@ -154,7 +165,11 @@ def is_vague(node: ast.AST) -> bool:
 
 
 def list_entries() -> list[Path]:
-    return [path for path in PACKAGE.iterdir() if path.name not in {"__init__.py", "__pycache__", "py.typed"}]
+    return [
+        path
+        for path in PACKAGE.iterdir()
+        if path.name not in {"__init__.py", "__pycache__", "py.typed"}
+    ]
 
 
 def find_fields(modules: list[Module], name: str) -> Iterator[ast.AnnAssign]:

@@ -25,11 +25,46 @@ PUBLIC = [
     "2a00:1450:4001::1",
 ]
 NOT_PUBLIC = [
-    *("0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254"),
-    *("168.63.129.16", "169.254.169.254", "172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1", "192.88.99.1"),
-    *("192.168.1.1", "198.18.0.1", "198.19.255.255", "198.51.100.1", "203.0.113.1", "224.0.0.1", "239.255.255.250"),
+    *(
+        "0.0.0.0",
+        "0.1.2.3",
+        "10.0.0.1",
+        "100.64.0.1",
+        "100.100.100.200",
+        "127.0.0.1",
+        "127.255.255.254",
+    ),
+    *(
+        "168.63.129.16",
+        "169.254.169.254",
+        "172.16.0.1",
+        "172.31.255.255",
+        "192.0.0.192",
+        "192.0.2.1",
+        "192.88.99.1",
+    ),
+    *(
+        "192.168.1.1",
+        "198.18.0.1",
+        "198.19.255.255",
+        "198.51.100.1",
+        "203.0.113.1",
+        "224.0.0.1",
+        "239.255.255.250",
+    ),
     *("240.0.0.1", "255.255.255.255"),
-    *("::", "::1", "::7f00:1", "100::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fe80::1%eth0", "fec0::1", "ff02::1"),
+    *(
+        "::",
+        "::1",
+        "::7f00:1",
+        "100::1",
+        "fc00::1",
+        "fd00:ec2::254",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fec0::1",
+        "ff02::1",
+    ),
     *("2001:db8::1", "2001:2::1", "2001:10::1", "3fff::1", "5f00::1", "64:ff9b:1::1", "4000::1"),
     *("", "example.com", "1.2.3", "127.1"),
 ]
@@ -48,7 +83,9 @@ def test_every_other_address_is_not_public(address: str) -> None:
 def build_embedding_addresses(inner: ipaddress.IPv4Address) -> list[str]:
     """Return IPv6 addresses that embed this IPv4 address."""
     number = int(inner)
-    teredo = (0x20010000 << 96) | (int(ipaddress.IPv4Address("8.8.8.8")) << 64) | (number ^ 0xFFFFFFFF)
+    teredo = (
+        (0x20010000 << 96) | (int(ipaddress.IPv4Address("8.8.8.8")) << 64) | (number ^ 0xFFFFFFFF)
+    )
     forms = [
         (0xFFFF << 32) | number,
         (0x2002 << 112) | (number << 80),
@@ -60,11 +97,15 @@ def build_embedding_addresses(inner: ipaddress.IPv4Address) -> list[str]:
 
 
 @given(st.ip_addresses(v=4))
-def test_an_embedded_address_decides_whether_an_address_is_public(inner: ipaddress.IPv4Address) -> None:
+def test_an_embedded_address_decides_whether_an_address_is_public(
+    inner: ipaddress.IPv4Address,
+) -> None:
     assert {is_public(form) for form in build_embedding_addresses(inner)} == {is_public(str(inner))}
 
 
-UNWRAPPED = st.ip_addresses().filter(lambda address: address.version == 4 or not _is_embedding(address))
+UNWRAPPED = st.ip_addresses().filter(
+    lambda address: address.version == 4 or not _is_embedding(address)
+)
 
 
 def _is_embedding(address: ipaddress.IPv6Address) -> bool:
@@ -74,35 +115,52 @@ def _is_embedding(address: ipaddress.IPv6Address) -> bool:
 @pytest.mark.slow
 @given(UNWRAPPED)
 def test_an_address_that_python_considers_special_is_not_public(address: Address) -> None:
-    special = address.is_private or address.is_link_local or address.is_multicast or address.is_reserved
+    special = (
+        address.is_private or address.is_link_local or address.is_multicast or address.is_reserved
+    )
     assert not (special and is_public(str(address)))
 
 
-# --- notations ---------------------------------------------------------------------------------------------
+# --- notations ------------------------------------------------------------------------------------
 
 
 def list_part_notations(number: int) -> st.SearchStrategy[str]:
-    """Return the notations of a part of an address that `getaddrinfo` accepts: decimal, octal, hexadecimal."""
+    """Return the notations of a part of an address that `getaddrinfo` accepts: decimal, octal,
+    hexadecimal.
+    """
     return st.sampled_from(
-        [str(number), f"0{number:o}", f"000{number:o}", f"0x{number:x}", f"0X{number:X}", f"0x00{number:x}"]
+        [
+            str(number),
+            f"0{number:o}",
+            f"000{number:o}",
+            f"0x{number:x}",
+            f"0X{number:X}",
+            f"0x00{number:x}",
+        ]
     )
 
 
 @st.composite
 def draw_loopback_notation(draw: st.DrawFn) -> str:
-    """Draw a notation of 127.x.y.z with one to four parts; the last part contains the remaining bytes."""
+    """Draw a notation of 127.x.y.z with one to four parts; the last part contains the remaining
+    bytes.
+    """
     tail = draw(st.integers(0, 0xFFFFFF))
     count = draw(st.integers(1, 4))
     number = (127 << 24) | tail
     parts = [(number >> (24 - 8 * position)) & 0xFF for position in range(count - 1)]
     parts.append(number & ((1 << (32 - 8 * (count - 1))) - 1))
-    return ".".join(draw(list_part_notations(part)) for part in parts) + draw(st.sampled_from(["", "."]))
+    return ".".join(draw(list_part_notations(part)) for part in parts) + draw(
+        st.sampled_from(["", "."])
+    )
 
 
 @pytest.mark.slow
 @given(draw_loopback_notation(), st.booleans())
 def test_no_notation_of_loopback_is_accepted(host: str, wide: bool) -> None:
-    spelled = host.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) if wide else host
+    spelled = (
+        host.translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}) if wide else host
+    )
     with pytest.raises(NetworkError) as rejected:
         PUBLIC_ONLY.check(f"http://{spelled}/")
     assert rejected.value.reason in {"host_not_allowed", "address_not_allowed", "protocol"}
@@ -115,19 +173,90 @@ def test_the_system_reads_these_notations_as_loopback() -> None:
 
 
 REFUSED = [
-    *("http://127.1/", "http://2130706433/", "http://0x7f000001/", "http://0177.0.0.1/", "http://0/", "http://0x/"),
-    *("http://127.0.0.01/", "http://1.2.3.4.5/", "http://256.1.1.1/", "http://example.1/", "http://example.0x1./"),
-    *("http://\uff11\uff12\uff17.0.0.1/", "http://①②⑦.0.0.1/", "http://exa mple.com/", "http://exa%6dple.com/"),
+    *(
+        "http://127.1/",
+        "http://2130706433/",
+        "http://0x7f000001/",
+        "http://0177.0.0.1/",
+        "http://0/",
+        "http://0x/",
+    ),
+    *(
+        "http://127.0.0.01/",
+        "http://1.2.3.4.5/",
+        "http://256.1.1.1/",
+        "http://example.1/",
+        "http://example.0x1./",
+    ),
+    *(
+        "http://\uff11\uff12\uff17.0.0.1/",
+        "http://①②⑦.0.0.1/",
+        "http://exa mple.com/",
+        "http://exa%6dple.com/",
+    ),
     *("http://user:pw@example.com/", "http://user@example.com/", "http://example.com\\@127.0.0.1/"),
-    *("http://example.com\\.evil.com/", "http:\\\\example.com/", "http:/example.com", "http://example.com\0/"),
-    *("http://exa\tmple.com/", "http://example.com/\n", "http://exam\rple.com", "http://example.com%00/"),
-    *("http:///path", "http://", "http://.", "http://./", "http://..", "http://a..b/", "http://.example.com/"),
-    *("http://:80/", "http://example.com:0/", "http://example.com:65536/", "http://example.com:-1/"),
-    *("http://example.com:x/", "http://[fe80::1%25eth0]/", "http://[fe80::1%eth0]/", "http://[::1/", "http://::1/"),
-    *("http://[::1]x/", "http://[v1.a]/", "ftp://example.com/", "file:///etc/passwd", "gopher://example.com/"),
-    *("//example.com/", "example.com", "", "javascript:x", "http://exam\u00adple\u200b.com/", "http://*/"),
-    *("http://\ud800.com/", "http://example.com/\ud800", f"http://{'a' * 64}.com/", f"http://{'a.' * 200}com/"),
-    *("http://-a.com/", "http://a-.com/", "http://a,b.com/", "http://a;b/", f"http://a/{'x' * 70000}"),
+    *(
+        "http://example.com\\.evil.com/",
+        "http:\\\\example.com/",
+        "http:/example.com",
+        "http://example.com\0/",
+    ),
+    *(
+        "http://exa\tmple.com/",
+        "http://example.com/\n",
+        "http://exam\rple.com",
+        "http://example.com%00/",
+    ),
+    *(
+        "http:///path",
+        "http://",
+        "http://.",
+        "http://./",
+        "http://..",
+        "http://a..b/",
+        "http://.example.com/",
+    ),
+    *(
+        "http://:80/",
+        "http://example.com:0/",
+        "http://example.com:65536/",
+        "http://example.com:-1/",
+    ),
+    *(
+        "http://example.com:x/",
+        "http://[fe80::1%25eth0]/",
+        "http://[fe80::1%eth0]/",
+        "http://[::1/",
+        "http://::1/",
+    ),
+    *(
+        "http://[::1]x/",
+        "http://[v1.a]/",
+        "ftp://example.com/",
+        "file:///etc/passwd",
+        "gopher://example.com/",
+    ),
+    *(
+        "//example.com/",
+        "example.com",
+        "",
+        "javascript:x",
+        "http://exam\u00adple\u200b.com/",
+        "http://*/",
+    ),
+    *(
+        "http://\ud800.com/",
+        "http://example.com/\ud800",
+        f"http://{'a' * 64}.com/",
+        f"http://{'a.' * 200}com/",
+    ),
+    *(
+        "http://-a.com/",
+        "http://a-.com/",
+        "http://a,b.com/",
+        "http://a;b/",
+        f"http://a/{'x' * 70000}",
+    ),
 ]
 
 
@@ -159,7 +288,8 @@ def test_a_host_is_normalized(url: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "10.0.0.1."]
+    "host",
+    ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "10.0.0.1."],
 )
 def test_an_address_in_a_url_is_checked_before_sending(host: str) -> None:
     with pytest.raises(NetworkError, match="allowPrivateAddresses: true") as rejected:
@@ -186,7 +316,7 @@ def test_a_rejection_never_shows_a_possible_password() -> None:
         assert "hunter2" not in rejected.value.message
 
 
-# --- the allow-list ----------------------------------------------------------------------------------------
+# --- the allow-list -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -255,8 +385,8 @@ def test_an_invalid_pattern_is_a_config_error(pattern: str) -> None:
 def test_an_empty_list_allows_nothing_and_the_error_names_the_setting() -> None:
     with pytest.raises(NetworkError) as rejected:
         HostRules().check("https://api.github.com/user")
-    assert rejected.value.message == (
-        "host api.github.com is not allowed. "
+    assert (
+        rejected.value.message == "host api.github.com is not allowed. "
         "To allow it, add this to onetool.yaml: http: {allowedHosts: [api.github.com]}"
     )
 
@@ -301,7 +431,12 @@ def test_a_host_matches_itself_and_a_star_its_subdomains(host: str, other: str) 
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_any_host_is_either_allowed_or_rejected(host: str, rest: str) -> None:
     rules = HostRules(("example.com", "*.example.com"))
-    for url in (host, f"http://{host}", f"http://{host}.example.com{rest}", f"http://example.com{host}/{rest}"):
+    for url in (
+        host,
+        f"http://{host}",
+        f"http://{host}.example.com{rest}",
+        f"http://example.com{host}/{rest}",
+    ):
         try:
             rules.check(url)
         except NetworkError:

@@ -23,7 +23,9 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "rest.md"
 HANDLERS = {
     "POST /api/run": "streams a run; `onetool run`",
     "POST /api/tools/{name}/call": "the path of a call; `onetool call`",
-    "POST /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}/invoke": "the path of a call; `onetool call`",
+    "POST /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}/invoke": (
+        "the path of a call; `onetool call`"
+    ),
     "POST /api/sign-ins/{name}": "sets a cookie of the browser; `onetool login`",
     "GET /api/session": "of a browser",
     "POST /api/session": "of a browser; `onetool ui`",
@@ -75,7 +77,10 @@ def app() -> Iterator[App]:
 
 
 def test_the_command_line_can_do_what_rest_can(app: App) -> None:
-    """Send a request to each route, as `onetool api` does. What it names does not exist, so it changes nothing."""
+    """Send a request to each route, as `onetool api` does.
+
+    What it names does not exist, so it changes nothing.
+    """
     actions = build_actions(app.onetool)
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,7 +109,9 @@ def test_the_command_line_can_do_what_rest_can(app: App) -> None:
 def test_each_other_command_calls_the_function_of_a_route() -> None:
     sources = {name: inspect.getsource(load_command(name)) for name in COMMANDS}
     names = {route.action.name for route in ACTION_ROUTES}
-    assert {name for name, source in sources.items() if names.isdisjoint(find_imports(source))} == ONLY_COMMANDS
+    assert {
+        name for name, source in sources.items() if names.isdisjoint(find_imports(source))
+    } == ONLY_COMMANDS
 
 
 def find_imports(source: str) -> set[str]:

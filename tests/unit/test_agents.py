@@ -26,7 +26,9 @@ DIRECTORIES = Directories(WORK, HOME / ".onetool", WORK / ".onetool", trusted=Tr
 
 
 def make_agents(
-    settings: Mapping[str, Any], directories: Directories = DIRECTORIES, projects: Mapping[str, str] | None = None
+    settings: Mapping[str, Any],
+    directories: Directories = DIRECTORIES,
+    projects: Mapping[str, str] | None = None,
 ) -> Agents:
     made = Agents(lambda _agent, _text: None)
     configure(made, settings, directories, projects)
@@ -39,10 +41,14 @@ def configure(
     directories: Directories = DIRECTORIES,
     projects: Mapping[str, str] | None = None,
 ) -> None:
-    made.configure(Loaded(Settings.model_validate(settings), {}, (), (), directories), projects or {})
+    made.configure(
+        Loaded(Settings.model_validate(settings), {}, (), (), directories), projects or {}
+    )
 
 
-def get_sandbox(sandbox: Mapping[str, Any], directories: Directories = DIRECTORIES, **more: Any) -> Mapping[str, Any]:
+def get_sandbox(
+    sandbox: Mapping[str, Any], directories: Directories = DIRECTORIES, **more: Any
+) -> Mapping[str, Any]:
     found: Mapping[str, Any] = make_agents(
         {"agents": {"ci": {"sandbox": sandbox}}, **more}, directories
     ).context_fields("ci")["sandbox"]
@@ -56,12 +62,16 @@ async def spend(made: Agents, name: str = "ci") -> None:
     await made.context_fields(name)["budget_guard"].spend(nothing)
 
 
-# --- agent selection -------------------------------------------------------------------------------------------------
+# --- agent selection ------------------------------------------------------------------------------
 
 
 def test_a_client_gets_the_agent_that_lists_it() -> None:
-    made = make_agents({"agents": {"ci": {"clients": ["bot", "other bot"]}, "desk": {"clients": ["Claude"]}}})
-    found = [made.for_client(name) for name in ("bot", "other bot", "Claude", "claude", "bo", "", None)]
+    made = make_agents(
+        {"agents": {"ci": {"clients": ["bot", "other bot"]}, "desk": {"clients": ["Claude"]}}}
+    )
+    found = [
+        made.for_client(name) for name in ("bot", "other bot", "Claude", "claude", "bo", "", None)
+    ]
     assert found == ["ci", "ci", "desk", "default", "default", "default", "default"]
 
 
@@ -70,7 +80,9 @@ def test_an_unknown_agent_in_an_untrusted_project_suggests_trust() -> None:
     hint = "run `onetool trust` in /srv/shop"
     ignored = Problem("/srv/shop/.onetool is not trusted and is ignored", hint, code=UNTRUSTED)
     made.configure(Loaded(Settings(), {}, (ignored,), (), DIRECTORIES), {})
-    with pytest.raises(ToolError, match=r"unknown agent 'ci': expected default\. .*\nHint: .*onetool trust"):
+    with pytest.raises(
+        ToolError, match=r"unknown agent 'ci': expected default\. .*\nHint: .*onetool trust"
+    ):
         made.context_fields("ci")
 
 
@@ -84,18 +96,25 @@ def test_the_context_has_the_settings_of_the_agent() -> None:
     assert context.budget_guard is None
 
 
-# --- sandboxes -------------------------------------------------------------------------------------------------------
+# --- sandboxes ------------------------------------------------------------------------------------
 
 
 def test_the_default_sandbox_is_the_working_directory() -> None:
     found = make_agents({}).context_fields("default")["sandbox"]
-    assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (True, ("/srv/shop",), ())
+    assert (found["enabled"], found["allowed_paths"], found["denied_patterns"]) == (
+        True,
+        ("/srv/shop",),
+        (),
+    )
 
 
 def test_settings_are_hidden_even_without_a_sandbox() -> None:
     found = get_sandbox({"enabled": False})
     assert not found["enabled"]
-    assert (found["hidden_names"], "/home/ada/.onetool" in found["hidden_paths"]) == ((".onetool",), True)
+    assert (found["hidden_names"], "/home/ada/.onetool" in found["hidden_paths"]) == (
+        (".onetool",),
+        True,
+    )
 
 
 def test_paths_are_relative_to_the_working_directory_or_home() -> None:
@@ -110,15 +129,26 @@ def test_projects_are_readable() -> None:
 
 
 def test_onetool_files_are_hidden_and_settings_are_protected() -> None:
-    for directories in (DIRECTORIES, Directories(WORK, HOME / ".onetool")):  # trusted, and untrusted or missing
+    for directories in (
+        DIRECTORIES,
+        Directories(WORK, HOME / ".onetool"),
+    ):  # trusted, and untrusted or missing
         found = get_sandbox({}, directories)
-        rules = Rules.from_context(ToolContext(sandbox={**found, "allowed_paths": ["/"]}, working_dir=WORK))
-        for path in ("/home/ada/.onetool", "/srv/shop/.onetool/onetool.yaml", "/srv/shop/sub/.OneTool/secrets.yaml"):
+        rules = Rules.from_context(
+            ToolContext(sandbox={**found, "allowed_paths": ["/"]}, working_dir=WORK)
+        )
+        for path in (
+            "/home/ada/.onetool",
+            "/srv/shop/.onetool/onetool.yaml",
+            "/srv/shop/sub/.OneTool/secrets.yaml",
+        ):
             assert rules.find_denial(path, writing=False) is Denial.HIDDEN
             assert rules.find_denial(path, writing=True) is Denial.HIDDEN
 
 
-@pytest.mark.parametrize("name", [*LAUNCHER_FILES, ".mcp.json", ".vscode/tasks.json", ".cursor/mcp.json", ".claude"])
+@pytest.mark.parametrize(
+    "name", [*LAUNCHER_FILES, ".mcp.json", ".vscode/tasks.json", ".cursor/mcp.json", ".claude"]
+)
 def test_files_that_start_programs_are_read_and_not_written(name: str) -> None:
     rules = Rules.from_context(ToolContext(sandbox=get_sandbox({}), working_dir=WORK))
     assert rules.find_denial(f"/srv/shop/{name}", writing=False) is None
@@ -147,14 +177,18 @@ def test_a_settings_file_in_the_working_directory_does_not_protect_it() -> None:
     assert "/srv/shop" not in found["protected_paths"]
     own = ("prompts.yaml", "agents", "tools", "bundles", "environments")
     assert {f"/srv/shop/{name}" for name in own} <= set(found["protected_paths"])
-    assert {f"/srv/shop/{name}" for name in ("tools.yaml", "secrets.yaml", "logs")} <= set(found["hidden_paths"])
+    assert {f"/srv/shop/{name}" for name in ("tools.yaml", "secrets.yaml", "logs")} <= set(
+        found["hidden_paths"]
+    )
 
 
-# --- budgets ---------------------------------------------------------------------------------------------------------
+# --- budgets --------------------------------------------------------------------------------------
 
 
 def test_each_agent_has_its_own_budget() -> None:
-    made = make_agents({"agents": {"ci": {"budgets": {"calls": 1}}, "desk": {"budgets": {"calls": 1}}}})
+    made = make_agents(
+        {"agents": {"ci": {"budgets": {"calls": 1}}, "desk": {"budgets": {"calls": 1}}}}
+    )
     anyio.run(spend, made, "ci")
     anyio.run(spend, made, "desk")
     with pytest.raises(BudgetExceeded):

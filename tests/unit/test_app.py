@@ -34,7 +34,10 @@ def make_onetool(home: Path, cwd: Path | None = None) -> OneTool:
 @pytest.mark.slow
 def test_a_reload_applies_changed_settings(tmp_path: Path) -> None:
     write_settings(tmp_path, "aliases: {t: machine.now}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool,
+    ):
         app = App(portal, onetool)
         assert "T" in app.value("t()")
         write_settings(tmp_path, "aliases: {u: machine.now}\nexecution: {timeout: 7}")
@@ -47,7 +50,9 @@ def test_a_reload_applies_changed_settings(tmp_path: Path) -> None:
 def test_concurrent_reloads_of_the_same_files_are_one(tmp_path: Path) -> None:
     write_settings(tmp_path, "aliases: {t: machine.now}")
     read = partial(read_settings, {}, tmp_path, None, tmp_path)
-    onetool = OneTool(read=read, examine=partial(examine_settings, {}, tmp_path, None, tmp_path), log=Log())
+    onetool = OneTool(
+        read=read, examine=partial(examine_settings, {}, tmp_path, None, tmp_path), log=Log()
+    )
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(onetool):
         app = App(portal, onetool)
         before = onetool.live_settings.times_applied
@@ -62,7 +67,10 @@ def test_concurrent_reloads_of_the_same_files_are_one(tmp_path: Path) -> None:
 
 def test_health_is_computed_once_a_second_and_again_after_a_reload(tmp_path: Path) -> None:
     write_settings(tmp_path, "log_level: INFO")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool,
+    ):
         first = portal.call(onetool.health)
         reports = [portal.start_task_soon(onetool.health) for _ in range(50)]
         assert [report.result() is first for report in reports] == [True] * 50
@@ -73,7 +81,10 @@ def test_health_is_computed_once_a_second_and_again_after_a_reload(tmp_path: Pat
 
 def test_an_invalid_reload_changes_nothing(tmp_path: Path) -> None:
     write_settings(tmp_path, "aliases: {t: machine.now}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool,
+    ):
         app = App(portal, onetool)
         write_settings(tmp_path, "alias: {t: machine.now}")
         failure = app.failure("ot.reload()")
@@ -85,7 +96,10 @@ def test_an_invalid_reload_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_invalid_settings_stop_all_runs_except_ot_tools(tmp_path: Path) -> None:
     file = write_settings(tmp_path, "execution: {timeout: soon}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool,
+    ):
         app = App(portal, onetool)
         assert isinstance(onetool.config_error, ConfigError)
         assert "onetool.yaml:1" in app.failure("1+1")
@@ -101,7 +115,10 @@ def test_an_untrusted_directory_is_reported_once(tmp_path: Path) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     write_settings(project, "aliases: {t: machine.now}")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(home, project)) as onetool:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(make_onetool(home, project)) as onetool,
+    ):
         app = App(portal, onetool)
         first, second = app.run("1+1"), app.run("1+1")
         assert "onetool trust" in first.blocks[0]
@@ -116,7 +133,10 @@ def test_a_secret_is_redacted_in_output(tmp_path: Path) -> None:
     secrets = write_settings(tmp_path, "log_level: INFO").with_name("secrets.yaml")
     secrets.write_text("TOKEN: hunter2-hunter2\n", encoding="utf-8")
     secrets.chmod(0o600)
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool:
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(make_onetool(tmp_path)) as onetool,
+    ):
         app = App(portal, onetool)
         assert app.value("'hunter2' + '-hunter2'") == "[REDACTED]"
 
@@ -145,10 +165,19 @@ def test_a_context_has_the_permissions_of_its_agent() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
-    ["1 + 1", "machine.now()", "1 / 0", "machine.missing()", "fs.read(path='/etc/shadow')", "import os\nos._exit(1)"],
+    [
+        "1 + 1",
+        "machine.now()",
+        "1 / 0",
+        "machine.missing()",
+        "fs.read(path='/etc/shadow')",
+        "import os\nos._exit(1)",
+    ],
 )
 def test_a_run_leaves_nothing_to_the_cyclic_collector(code: str) -> None:
-    """Memory that only the collector frees grows until its next full collection, which a large heap delays."""
+    """Memory that only the collector frees grows until its next full collection, which a large heap
+    delays.
+    """
     runs = 10
     with open_app() as app:
         for _ in range(3):

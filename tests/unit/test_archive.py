@@ -17,8 +17,17 @@ from onetool.errors import BundleError
 from onetool.sources.bundles import archive
 from onetool.sources.bundles.archive import pack, unpack
 
-BUNDLE = {"slug": "things", "displayName": "Things", "description": "All of them.", "isEnabled": False}
-HTTP = {"method": "GET", "urlTemplate": "https://api.example.com:8443/${id}", "headers": {"X-Key": "${secret:KEY}"}}
+BUNDLE = {
+    "slug": "things",
+    "displayName": "Things",
+    "description": "All of them.",
+    "isEnabled": False,
+}
+HTTP = {
+    "method": "GET",
+    "urlTemplate": "https://api.example.com:8443/${id}",
+    "headers": {"X-Key": "${secret:KEY}"},
+}
 TOOL = {
     "slug": "get-thing",
     "version": "1.0",
@@ -27,20 +36,31 @@ TOOL = {
     "tags": ["a", "b"],
     "isEnabled": True,
     "type": "http",
-    "argSchema": {"type": "object", "properties": {"z": {"default": 10**30}, "id": {"type": "string"}}},
+    "argSchema": {
+        "type": "object",
+        "properties": {"z": {"default": 10**30}, "id": {"type": "string"}},
+    },
     "outputSchema": {"type": "object"},
     "httpImpl": HTTP,
 }
 PYTHON = {"slug": "größe", "version": "2", "displayName": "x", "isEnabled": False, "type": "python"}
 PYTHON["pythonImpl"] = {"function": "json.parse"}
-OF_A_STORE = {"id": "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e", "createdAt": "2026-11-15T12:00:00Z", "callCount": 7}
+OF_A_STORE = {
+    "id": "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e",
+    "createdAt": "2026-11-15T12:00:00Z",
+    "callCount": 7,
+}
 
 
 def read_body(tool: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in tool.items() if key not in {"slug", "version", *OF_A_STORE}}
+    return {
+        key: value for key, value in tool.items() if key not in {"slug", "version", *OF_A_STORE}
+    }
 
 
-def make_zip(entries: dict[str, Any], change: Callable[[zipfile.ZipInfo], None] | None = None) -> bytes:
+def make_zip(
+    entries: dict[str, Any], change: Callable[[zipfile.ZipInfo], None] | None = None
+) -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
         for name, content in entries.items():
@@ -48,7 +68,9 @@ def make_zip(entries: dict[str, Any], change: Callable[[zipfile.ZipInfo], None] 
             entry.compress_type = zipfile.ZIP_DEFLATED
             if change is not None:
                 change(entry)
-            file.writestr(entry, content if isinstance(content, str | bytes) else json.dumps(content))
+            file.writestr(
+                entry, content if isinstance(content, str | bytes) else json.dumps(content)
+            )
     return target.getvalue()
 
 
@@ -58,7 +80,7 @@ def unpack_error(data: bytes) -> BundleError:
     return caught.value
 
 
-# --- export and import ---------------------------------------------------------------------------------------------
+# --- export and import ----------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.zip.round-trip")
@@ -72,30 +94,44 @@ def test_an_exported_bundle_is_imported_unchanged() -> None:
 
 @pytest.mark.spec("bundles.zip.round-trip")
 def test_an_exported_imported_document_is_imported_unchanged() -> None:
-    given = import_document(build_document({"operationId": "x", "parameters": [{"name": "ü", "in": "query"}]}))
-    found = unpack(pack(given.bundle, [{"slug": s, "version": v, **body} for s, v, body in given.tools]))
+    given = import_document(
+        build_document({"operationId": "x", "parameters": [{"name": "ü", "in": "query"}]})
+    )
+    found = unpack(
+        pack(given.bundle, [{"slug": s, "version": v, **body} for s, v, body in given.tools])
+    )
     assert (found.bundle, found.tools, found.hosts) == (given.bundle, given.tools, given.hosts)
 
 
 def test_the_same_content_is_the_same_bytes() -> None:
-    tools = [{**TOOL, "slug": slug, "version": version} for slug in ("b", "B", "a") for version in ("2", "1")]
+    tools = [
+        {**TOOL, "slug": slug, "version": version}
+        for slug in ("b", "B", "a")
+        for version in ("2", "1")
+    ]
     assert pack(BUNDLE, tools) == pack({**BUNDLE, "id": "other"}, tools[::-1])
 
 
 def test_the_names_in_an_archive_suit_every_file_system() -> None:
     slugs = ["A", "a", "größe", "日本", "x" * 64]
-    with zipfile.ZipFile(io.BytesIO(pack(BUNDLE, [{**TOOL, "slug": slug} for slug in slugs]))) as file:
+    with zipfile.ZipFile(
+        io.BytesIO(pack(BUNDLE, [{**TOOL, "slug": slug} for slug in slugs]))
+    ) as file:
         names = file.namelist()
     assert len({name.lower() for name in names}) == len(slugs) + 1
     assert all(name.isascii() for name in names)
 
 
 def test_data_of_one_store_is_not_in_the_archive() -> None:
-    data = pack({**BUNDLE, **OF_A_STORE}, [{**TOOL, **OF_A_STORE, "disabledReason": "x", "isBuiltIn": True}])
+    data = pack(
+        {**BUNDLE, **OF_A_STORE}, [{**TOOL, **OF_A_STORE, "disabledReason": "x", "isBuiltIn": True}]
+    )
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         text = b"".join(map(file.read, file.namelist())).decode()
     assert not [
-        word for word in (*OF_A_STORE, "disabledReason", "isBuiltIn") if f'"{word}"' in text.replace('"id": {', "")
+        word
+        for word in (*OF_A_STORE, "disabledReason", "isBuiltIn")
+        if f'"{word}"' in text.replace('"id": {', "")
     ]
 
 
@@ -114,7 +150,7 @@ def test_a_bundle_may_have_no_tools() -> None:
     assert unpack(pack(BUNDLE, [])).tools == []
 
 
-# --- hostile names and entry types ---------------------------------------------------------------------------------
+# --- hostile names and entry types ----------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
@@ -153,7 +189,9 @@ def test_a_name_with_a_null_character_is_rejected() -> None:
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
-@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFDIR, stat.S_IFSOCK])
+@pytest.mark.parametrize(
+    "kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFCHR, stat.S_IFDIR, stat.S_IFSOCK]
+)
 def test_an_entry_that_is_not_a_regular_file_is_rejected(kind: int) -> None:
     def change(entry: zipfile.ZipInfo) -> None:
         entry.external_attr = (kind | 0o777) << 16
@@ -162,11 +200,17 @@ def test_an_entry_that_is_not_a_regular_file_is_rejected(kind: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-@pytest.mark.parametrize("names", [("tools/a.json", "tools/a.json"), ("tools/a.json", "tools/A.json")])
+@pytest.mark.parametrize(
+    "names", [("tools/a.json", "tools/a.json"), ("tools/a.json", "tools/A.json")]
+)
 def test_a_duplicate_entry_is_rejected(names: tuple[str, str]) -> None:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as file:
-        for name, content in (("bundle.json", BUNDLE), (names[0], TOOL), (names[1], {**TOOL, "slug": "other"})):
+        for name, content in (
+            ("bundle.json", BUNDLE),
+            (names[0], TOOL),
+            (names[1], {**TOOL, "slug": "other"}),
+        ):
             file.writestr(name, json.dumps(content))
     assert "duplicate" in unpack_error(target.getvalue()).message
 
@@ -174,7 +218,9 @@ def test_a_duplicate_entry_is_rejected(names: tuple[str, str]) -> None:
 def test_a_duplicate_tool_is_rejected() -> None:
     assert (
         "duplicate"
-        in unpack_error(make_zip({"bundle.json": BUNDLE, "tools/a.json": TOOL, "tools/b.json": TOOL})).message
+        in unpack_error(
+            make_zip({"bundle.json": BUNDLE, "tools/a.json": TOOL, "tools/b.json": TOOL})
+        ).message
     )
 
 
@@ -194,7 +240,7 @@ def test_other_compression_methods_are_rejected(method: int) -> None:
     assert "compression method" in unpack_error(target.getvalue()).message
 
 
-# --- bombs and wrong sizes -----------------------------------------------------------------------------------------
+# --- bombs and wrong sizes ------------------------------------------------------------------------
 
 
 @pytest.mark.spec("bundles.zip.hostile-archives")
@@ -207,7 +253,9 @@ def test_a_zip_bomb_is_rejected() -> None:
 @pytest.mark.slow
 @pytest.mark.spec("bundles.zip.hostile-archives")
 def test_many_small_zip_bombs_are_rejected() -> None:
-    data = make_zip({"bundle.json": BUNDLE, **{f"tools/{n}.json": f"{{{' ' * 1_000_000}}}" for n in range(50)}})
+    data = make_zip(
+        {"bundle.json": BUNDLE, **{f"tools/{n}.json": f"{{{' ' * 1_000_000}}}" for n in range(50)}}
+    )
     assert unpack_error(data).code == "too_large"
 
 
@@ -248,7 +296,7 @@ def test_wrong_zip64_sizes_are_rejected() -> None:
     assert unpack_error(bytes(data)).code == "invalid"
 
 
-# --- invalid content -----------------------------------------------------------------------------------------------
+# --- invalid content ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -298,7 +346,7 @@ def test_other_files_are_rejected_as_archives() -> None:
     assert unpack_error(b"{}").message == "not a ZIP archive"
 
 
-# --- arbitrary input -----------------------------------------------------------------------------------------------
+# --- arbitrary input ------------------------------------------------------------------------------
 
 
 @given(st.binary())
@@ -312,7 +360,9 @@ GOOD = pack(BUNDLE, [TOOL, PYTHON])
 
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+@given(
+    st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=6)
+)
 @pytest.mark.filterwarnings("ignore")
 def test_damaged_archives_raise_only_bundle_errors(changes: list[tuple[int, int]]) -> None:
     data = bytearray(GOOD)

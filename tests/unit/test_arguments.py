@@ -165,8 +165,16 @@ KEY = uuid.UUID(int=7)
         (list[dt.date] | dt.date, ["2024-02-29"], [DAY]),
         (Cat | Dog, {"kind": "dog", "born": "2024-02-29"}, Dog("dog", DAY)),
         (Item, {"price": "1.5"}, Item(Decimal("1.5"))),
-        (Item, {"price": 1, "color": 2, "parts": [{"price": 2}]}, Item(Decimal(1), Color.BLUE, [Item(Decimal(2))])),
-        (dict[str, Item | None], {"a": {"price": 1}, "b": None}, {"a": Item(Decimal(1)), "b": None}),
+        (
+            Item,
+            {"price": 1, "color": 2, "parts": [{"price": 2}]},
+            Item(Decimal(1), Color.BLUE, [Item(Decimal(2))]),
+        ),
+        (
+            dict[str, Item | None],
+            {"a": {"price": 1}, "b": None},
+            {"a": Item(Decimal(1)), "b": None},
+        ),
         (Options, {"since": "2024-02-29", "more": 1}, {"since": DAY, "more": 1}),
         (Point, ["2024-02-29"], Point(DAY)),
         (Point, {"at": "2024-02-29", "level": 2}, Point(DAY, 2)),
@@ -184,7 +192,9 @@ KEY = uuid.UUID(int=7)
         (Parcel, {"size": 2, "sent": "2024-02-29"}, Parcel(2.0, DAY)),
     ],
 )
-def test_arguments_are_converted_to_the_annotated_types(annotation: Any, value: Any, made: Any) -> None:
+def test_arguments_are_converted_to_the_annotated_types(
+    annotation: Any, value: Any, made: Any
+) -> None:
     result = convert(annotation, value)
     assert repr(result) == repr(made)  # 1 and 1.0 are equal
     assert type(result) is type(made)
@@ -193,10 +203,34 @@ def test_arguments_are_converted_to_the_annotated_types(annotation: Any, value: 
 @pytest.mark.parametrize(
     "annotation",
     [
-        *(str, int, list, dict, Any, None, object, list[int], dict[str, int], Dict, Literal["a"], int | str),
-        *(Callable[[int], str], type[int], "Nothing", "no python (", 5, ["list"], {"a": 1}, lambda: 1),
+        *(
+            str,
+            int,
+            list,
+            dict,
+            Any,
+            None,
+            object,
+            list[int],
+            dict[str, int],
+            Dict,
+            Literal["a"],
+            int | str,
+        ),
+        *(
+            Callable[[int], str],
+            type[int],
+            "Nothing",
+            "no python (",
+            5,
+            ["list"],
+            {"a": 1},
+            lambda: 1,
+        ),
     ],
-    ids=lambda annotation: "a function" if isinstance(annotation, FunctionType) else repr(annotation),
+    ids=lambda annotation: (
+        "a function" if isinstance(annotation, FunctionType) else repr(annotation)
+    ),
 )
 @pytest.mark.parametrize("value", ["text", 1.5, None, [1], {"a": "b"}])
 def test_arguments_without_known_annotations_are_unchanged(annotation: Any, value: Any) -> None:
@@ -213,7 +247,11 @@ def test_arguments_without_known_annotations_are_unchanged(annotation: Any, valu
         (bytes, "not base64!", "expected base64 for bytes"),
         (bytes, 5, ""),
         (Decimal, "many", "expected a decimal number"),
-        (dt.timedelta, "1h", "expected an ISO 8601 duration such as PT1H30M, or a number of seconds"),
+        (
+            dt.timedelta,
+            "1h",
+            "expected an ISO 8601 duration such as PT1H30M, or a number of seconds",
+        ),
         (dt.timedelta, "P", "expected an ISO 8601 duration"),
         (dt.timedelta, "PT", "expected an ISO 8601 duration"),
         (Item, 5, "expected an object with the fields of Item"),
@@ -225,7 +263,9 @@ def test_arguments_without_known_annotations_are_unchanged(annotation: Any, valu
         (dict[str, Path], [], ""),
     ],
 )
-def test_an_argument_that_cannot_be_converted_is_named(annotation: Any, value: Any, message: str) -> None:
+def test_an_argument_that_cannot_be_converted_is_named(
+    annotation: Any, value: Any, message: str
+) -> None:
     with pytest.raises(ArgumentError) as caught:
         convert(annotation, value)
     assert caught.value.argument == "x"
@@ -237,10 +277,18 @@ def test_an_argument_that_cannot_be_converted_is_named(annotation: Any, value: A
     ("annotation", "value", "said"),
     [
         (list[Item], [{"price": 1}, {"price": "x"}], "x[1].price='x': expected a decimal number"),
-        (Item, {"price": 1, "parts": [{"price": 1, "color": "green"}]}, "x.parts[0].color='green': expected one of"),
+        (
+            Item,
+            {"price": 1, "parts": [{"price": 1, "color": "green"}]},
+            "x.parts[0].color='green': expected one of",
+        ),
         (dict[str, dt.date], {"a b": "soon"}, "x['a b']='soon': Invalid isoformat string"),
         (tuple[int, dt.date], [1, "soon"], "x[1]='soon'"),
-        (list[Model], [{"count": 1, "day": "2024-02-29"}, {"count": 0, "day": "2024-02-29"}], "x[1].count=0: Input"),
+        (
+            list[Model],
+            [{"count": 1, "day": "2024-02-29"}, {"count": 0, "day": "2024-02-29"}],
+            "x[1].count=0: Input",
+        ),
         (Point, ["soon"], "x.at='soon'"),
     ],
 )
@@ -259,10 +307,13 @@ def test_a_long_argument_is_not_repeated_in_its_error() -> None:
 def test_an_unknown_annotation_does_not_affect_others() -> None:
     def function(a: Path, b: "Nothing", c: "dt.date | None") -> "Nothing": ...
 
-    assert bind(function, {"a": "x", "b": 1, "c": "2024-02-29"}) == ([], {"a": Path("x"), "b": 1, "c": DAY})
+    assert bind(function, {"a": "x", "b": 1, "c": "2024-02-29"}) == (
+        [],
+        {"a": Path("x"), "b": 1, "c": DAY},
+    )
 
 
-# --- positional and keyword arguments ----------------------------------------------------------------------
+# --- positional and keyword arguments -------------------------------------------------------------
 
 
 def take_all_kinds(a: Any, b: Any = DAY, c: Any = 3, /, d: Any = 4, *, e: Any = 5) -> list[Any]:

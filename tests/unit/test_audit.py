@@ -76,7 +76,9 @@ def stray() -> None:
 
 def read_all_lines(file: Path) -> list[dict[str, Any]]:
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [json.loads(line) for line in lines if line]  # an empty line ends what may be an incomplete one
+    return [
+        json.loads(line) for line in lines if line
+    ]  # an empty line ends what may be an incomplete one
 
 
 def read_outcomes(file: Path) -> list[dict[str, Any]]:
@@ -97,7 +99,7 @@ def app() -> Iterator[App]:
         yield app
 
 
-# --- audited calls ---------------------------------------------------------------------------------------------------
+# --- audited calls --------------------------------------------------------------------------------
 
 
 def test_a_call_that_writes_is_one_line(app: App) -> None:
@@ -106,7 +108,10 @@ def test_a_call_that_writes_is_one_line(app: App) -> None:
     assert line["time"].startswith("20")
     assert line["duration_ms"] >= 0
     assert len(line["correlation_id"]) == 34
-    assert {key: line[key] for key in ("agent", "tool", "permissions", "arguments", "decision", "outcome")} == {
+    assert {
+        key: line[key]
+        for key in ("agent", "tool", "permissions", "arguments", "decision", "outcome")
+    } == {
         "agent": "default",
         "tool": "demo.put",
         "permissions": ["read", "write"],
@@ -132,7 +137,9 @@ def test_many_calls_of_one_agent_are_counted_and_displace_no_records_of_others()
         file = app.onetool.directories.data / "logs" / "audit.jsonl"
         app.call("demo.put", agent="poor")
         for number in range(60):
-            assert app.call("demo.many", {f"{n}": "x" * 900 for n in range(13)} | {"to": str(number)}).ok
+            assert app.call(
+                "demo.many", {f"{n}": "x" * 900 for n in range(13)} | {"to": str(number)}
+            ).ok
         app.call("demo.stray")
         app.call("demo.put", agent="narrow")
         app.onetool.audit.change("x", ["y"], actor="a", transport="cli")
@@ -156,7 +163,11 @@ def test_an_agent_has_a_new_share_after_a_day() -> None:
     now = 0.0
     shares.now = lambda: now
     facts = {"agent": "a", "arguments": "x" * (MIN_SHARE_BYTES // 3)}
-    assert [shares.take(facts), shares.take(facts), shares.take({**facts, "agent": "b"})] == [True, False, True]
+    assert [shares.take(facts), shares.take(facts), shares.take({**facts, "agent": "b"})] == [
+        True,
+        False,
+        True,
+    ]
     shares.count("a", "p.t", is_refused=False)
     now = PERIOD_SECONDS
     assert shares.take(facts)
@@ -167,9 +178,13 @@ def test_an_agent_has_a_new_share_after_a_day() -> None:
 @pytest.mark.anyio
 async def test_a_record_of_many_changes_is_short(tmp_path: Path) -> None:
     audit = AuditLog(AuditFile(file := tmp_path / "audit.jsonl", str), Redactor())
-    async with audit.changing("bundle.import", [f"pack.tool_{n}" for n in range(5_000)], actor="a", transport="cli"):
+    async with audit.changing(
+        "bundle.import", [f"pack.tool_{n}" for n in range(5_000)], actor="a", transport="cli"
+    ):
         pass
-    async with audit.changing("tool.patch", ["\x07" * 15_000, "é" * 15_000] * 50, actor="a", transport="http"):
+    async with audit.changing(
+        "tool.patch", ["\x07" * 15_000, "é" * 15_000] * 50, actor="a", transport="http"
+    ):
         pass
     audit.close()
     lines = read_all_lines(file)
@@ -197,7 +212,12 @@ def test_calls_of_a_run_are_audited_with_its_id(app: App) -> None:
         ("demo.put", "reader", "refused", "permission_denied"),
         ("demo.put", "narrow", "refused", "permission_denied"),
         ("demo.stray", "default", "refused", "sandbox_denied"),
-        ("demo.put", "curt", "allowed", "budget_exceeded"),  # the call was made, and its result was withheld
+        (
+            "demo.put",
+            "curt",
+            "allowed",
+            "budget_exceeded",
+        ),  # the call was made, and its result was withheld
     ],
 )
 def test_a_line_records_whether_the_call_was_allowed(
@@ -227,7 +247,11 @@ def test_a_call_is_audited_if_an_argument_requires_a_permission(app: App) -> Non
     app.call("ot.stats")
     app.call("ot.stats", {"output": "report.html"}, agent="reader")
     (line,) = wait_for_outcomes(app, 1)
-    assert (line["tool"], line["permissions"], line["decision"]) == ("ot.stats", ["write"], "refused")
+    assert (line["tool"], line["permissions"], line["decision"]) == (
+        "ot.stats",
+        ["write"],
+        "refused",
+    )
 
 
 def test_an_invalid_call_is_not_audited(app: App) -> None:
@@ -237,7 +261,7 @@ def test_an_invalid_call_is_not_audited(app: App) -> None:
     assert [line["tool"] for line in wait_for_outcomes(app, 1)] == ["demo.put"]
 
 
-# --- redaction -------------------------------------------------------------------------------------------------------
+# --- redaction ------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -248,7 +272,9 @@ def open_audit_log(file: Path, *secrets: str) -> Iterator[AuditLog]:
 
 
 def finish_call(audit: AuditLog, args: Mapping[str, Any]) -> None:
-    audit.finish(CallFinished(1, "demo.put", ToolContext(), 0.0, None, as_tool(put), args, is_allowed=True))
+    audit.finish(
+        CallFinished(1, "demo.put", ToolContext(), 0.0, None, as_tool(put), args, is_allowed=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -318,7 +344,16 @@ async def test_arguments_that_take_long_to_redact_delay_nobody(tmp_path: Path) -
             started = time.thread_time()
             with open_audit_log(file := tmp_path / f"{attempt}.jsonl", key) as audit:
                 audit.finish(
-                    CallFinished(1, "demo.many", context, 0.0, None, as_tool(take_many), args, is_allowed=False)
+                    CallFinished(
+                        1,
+                        "demo.many",
+                        context,
+                        0.0,
+                        None,
+                        as_tool(take_many),
+                        args,
+                        is_allowed=False,
+                    )
                 )
                 admitted = await audit.admit(as_tool(take_many), args, context)
             seconds.append(time.thread_time() - started)
@@ -371,7 +406,7 @@ def test_unusual_arguments_do_not_break_the_call_or_the_log(tmp_path: Path, valu
     assert [line["tool"] for line in read_outcomes(file)] == ["demo.put", "demo.put"]
 
 
-# --- the file --------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def test_the_log_is_readable_by_its_owner_only(tmp_path: Path) -> None:
@@ -390,7 +425,11 @@ def test_a_large_log_is_rotated_and_old_logs_are_deleted(tmp_path: Path) -> None
             audit.configure(Redactor(), max_bytes=1000, keep=2)
             finish_call(audit, {})
         assert len(read_outcomes(file)) == 1
-    kept = {path.name: path.read_bytes()[:1] for path in tmp_path.iterdir() if path.suffix in {".1", ".2", ".3"}}
+    kept = {
+        path.name: path.read_bytes()[:1]
+        for path in tmp_path.iterdir()
+        if path.suffix in {".1", ".2", ".3"}
+    }
     assert kept == {"audit.jsonl.1": b"4", "audit.jsonl.2": b"3"}
 
 
@@ -409,7 +448,9 @@ def test_concurrent_rotation_loses_no_lines(tmp_path: Path) -> None:
     assert sum(len(read_outcomes(path)) for path in files) == 120
 
 
-def test_a_line_that_another_process_is_writing_is_not_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_another_process_is_writing_is_not_torn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "audit.jsonl"
     file.write_text('{"process": "other"', encoding="utf-8")
 
@@ -417,7 +458,9 @@ def test_a_line_that_another_process_is_writing_is_not_torn(tmp_path: Path, monk
         with file.open("a", encoding="utf-8") as other:
             other.write("}\n")
 
-    monkeypatch.setattr("onetool.util.logging.time", SimpleNamespace(sleep=finish_line, time=time.time))
+    monkeypatch.setattr(
+        "onetool.util.logging.time", SimpleNamespace(sleep=finish_line, time=time.time)
+    )
     log = Log(file)
     log.write("call", number=1)
     log.close()
@@ -439,11 +482,16 @@ def test_lines_of_concurrent_servers_are_complete(tmp_path: Path) -> None:
 
 
 def test_the_path_is_a_setting(tmp_path: Path) -> None:
-    configure(tmp_path / ".onetool", "audit: {file: there/audit.log}\nagents: {default: {permissions: [read, write]}}")
+    configure(
+        tmp_path / ".onetool",
+        "audit: {file: there/audit.log}\nagents: {default: {permissions: [read, write]}}",
+    )
     with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.call("demo.put")
-        assert eventually(lambda: len(read_outcomes(tmp_path / ".onetool" / "there" / "audit.log")) == 1)
+        assert eventually(
+            lambda: len(read_outcomes(tmp_path / ".onetool" / "there" / "audit.log")) == 1
+        )
 
 
 def test_a_reload_changes_the_path_and_loses_nothing(tmp_path: Path) -> None:
@@ -452,16 +500,19 @@ def test_a_reload_changes_the_path_and_loses_nothing(tmp_path: Path) -> None:
     with open_app_in(tmp_path) as app:
         app.onetool.bus.register_tool(put)
         app.call("demo.put", {"content": "one"})
-        configure(directory, "audit: {file: other.jsonl}\nagents: {default: {permissions: [read, write]}}")
+        configure(
+            directory, "audit: {file: other.jsonl}\nagents: {default: {permissions: [read, write]}}"
+        )
         app.call("ot.reload")
         app.call("demo.put", {"content": "two"})
     contents = [
-        read_outcomes(directory / name)[0]["arguments"]["content"] for name in ("logs/audit.jsonl", "other.jsonl")
+        read_outcomes(directory / name)[0]["arguments"]["content"]
+        for name in ("logs/audit.jsonl", "other.jsonl")
     ]
     assert contents == ["one", "two"]
 
 
-# --- calls that cannot be audited ------------------------------------------------------------------------------------
+# --- calls that cannot be audited -----------------------------------------------------------------
 
 
 def test_a_call_is_recorded_before_it_runs(tmp_path: Path) -> None:
@@ -473,7 +524,11 @@ def test_a_call_is_recorded_before_it_runs(tmp_path: Path) -> None:
 
     with open_app({"audit": {"file": str(file)}, "agents": AGENTS}, [peek]) as app:
         (line,) = app.call("demo.peek").unwrap()
-        assert (line["name"], line["tool"], line["agent"]) == ("call.started", "demo.peek", "default")
+        assert (line["name"], line["tool"], line["agent"]) == (
+            "call.started",
+            "demo.peek",
+            "default",
+        )
 
 
 def make_unwritable_file(tmp_path: Path, how: str) -> Path:
@@ -532,13 +587,16 @@ def test_calls_work_again_when_the_log_is_writable_again(tmp_path: Path) -> None
 def test_an_incomplete_line_does_not_damage_the_next(tmp_path: Path) -> None:
     file = tmp_path / "log"
     code = (
-        "import resource, signal, sys\nfrom pathlib import Path\nfrom onetool.util.logging import Log\n"
-        "log = Log(Path(sys.argv[1]))\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (50, 1 << 20))\n"
-        "try:\n    log.write('torn', text='x' * 500)\nexcept OSError:\n    print('refused')\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\nlog.write('whole')\n"
+        "import resource, signal, sys\nfrom pathlib import Path\nfrom onetool.util.logging import"
+        " Log\nlog = Log(Path(sys.argv[1]))\nsignal.signal(signal.SIGXFSZ,"
+        " signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (50, 1 << 20))\ntry:\n   "
+        " log.write('torn', text='x' * 500)\nexcept OSError:\n   "
+        " print('refused')\nresource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 <<"
+        " 20))\nlog.write('whole')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "refused\n"
     torn, whole = file.read_text(encoding="utf-8").splitlines()
     assert len(torn) == 50

@@ -48,7 +48,10 @@ def open_sessions(home: Path, clock: Callable[[], float] = time.time) -> Browser
 
 @dataclass
 class AuthHarness:
-    """The middleware and the agents of accepted requests. The clock moves only when a test moves it."""
+    """The middleware and the agents of accepted requests.
+
+    The clock moves only when a test moves it.
+    """
 
     bind: Bind = LOOPBACK
     names: tuple[str, ...] = ()
@@ -59,7 +62,9 @@ class AuthHarness:
 
     def __post_init__(self) -> None:
         token = Token(name="t", hash=hashlib.sha256(RIGHT.encode()).hexdigest(), agent="ada")
-        given = [{"name": scope, "hash": hash_token(f"ot_{scope}"), "scope": scope} for scope in SCOPES]
+        given = [
+            {"name": scope, "hash": hash_token(f"ot_{scope}"), "scope": scope} for scope in SCOPES
+        ]
         others = map(Token.model_validate, given)
         keys = TokenSet([token, *others], {})
         self.middleware = AuthMiddleware(
@@ -78,7 +83,9 @@ class AuthHarness:
         self.scopes.append(scope["state"].get("scope"))
         await PlainTextResponse("in")(scope, receive, send)
 
-    def get_status(self, *fields: tuple[str, str], path: str = "/api/tools", method: str = "GET", **more: Any) -> int:
+    def get_status(
+        self, *fields: tuple[str, str], path: str = "/api/tools", method: str = "GET", **more: Any
+    ) -> int:
         return int(self.send(*fields, path=path, method=method, **more)["status"])
 
     def send(
@@ -90,7 +97,13 @@ class AuthHarness:
         body: Iterable[bytes] = (b"",),
     ) -> dict[str, Any]:
         headers = [(name.encode(), value.encode("latin-1")) for name, value in fields]
-        scope = {"type": "http", "method": method, "path": path, "headers": headers, "client": (client, 1)}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "headers": headers,
+            "client": (client, 1),
+        }
         return asyncio.run(_send(self.middleware, scope, list(body)))
 
 
@@ -109,12 +122,21 @@ async def _send(app: Any, scope: Scope, body: list[bytes]) -> dict[str, Any]:
     return start
 
 
-# --- hosts and origins ---------------------------------------------------------------------------------------------
+# --- hosts and origins ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "localhost:8765", "LOCALHOST:8765", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8765", "localhost:0"],
+    [
+        "localhost",
+        "localhost:8765",
+        "LOCALHOST:8765",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "[::1]",
+        "[::1]:8765",
+        "localhost:0",
+    ],
 )
 def test_local_requests_need_no_token(host: str) -> None:
     auth = AuthHarness()
@@ -160,7 +182,10 @@ def test_unknown_hosts_are_rejected(host: str) -> None:
     auth = AuthHarness()
     for path in ("/", "/healthz", "/api/tools", "/mcp", "/page/index.js"):
         assert auth.get_status(("host", host), path=path) in {400, 403}, path
-        assert auth.get_status(("host", host), BEARER, path=path) in {400, 403}, "a token does not help"
+        assert auth.get_status(("host", host), BEARER, path=path) in {
+            400,
+            403,
+        }, "a token does not help"
     assert auth.agents == []
 
 
@@ -168,7 +193,9 @@ def test_allowed_hosts_are_accepted_with_a_token() -> None:
     auth = AuthHarness(names=("tools.example.com",))
     assert auth.get_status(("host", "Tools.Example.com:8443"), BEARER) == 200
     assert auth.agents == ["ada"]
-    assert auth.get_status(("host", "tools.example.com")) == 401, "a local peer address is not sufficient"
+    assert auth.get_status(("host", "tools.example.com")) == 401, (
+        "a local peer address is not sufficient"
+    )
     assert auth.get_status(("host", "tools.example.com"), path="/healthz") == 200
     assert auth.get_status(("host", "sub.tools.example.com"), BEARER) == 403
     assert auth.get_status(LOCAL) == 200
@@ -181,9 +208,16 @@ def test_exactly_one_host_header_is_required() -> None:
     assert auth.get_status(LOCAL, ("host", "evil.example")) == 400
 
 
-@pytest.mark.parametrize("origin", ["http://localhost:8765", "https://localhost:8765", "HTTP://LocalHost:8765"])
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:8765", "https://localhost:8765", "HTTP://LocalHost:8765"]
+)
 def test_same_origin_requests_are_accepted(origin: str) -> None:
-    assert AuthHarness().get_status(LOCAL, ("origin", origin), ("sec-fetch-site", "same-origin"), method="POST") == 200
+    assert (
+        AuthHarness().get_status(
+            LOCAL, ("origin", origin), ("sec-fetch-site", "same-origin"), method="POST"
+        )
+        == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +246,10 @@ def test_cross_origin_requests_are_rejected_even_with_a_token(origin: str, bind:
     auth = AuthHarness(bind)
     for path in ("/", "/api/run", "/mcp", "/healthz"):
         assert auth.get_status(LOCAL, BEARER, ("origin", origin), path=path) == 403
-    assert auth.get_status(LOCAL, BEARER, ("origin", "http://localhost:8765"), ("origin", origin)) == 403
+    assert (
+        auth.get_status(LOCAL, BEARER, ("origin", "http://localhost:8765"), ("origin", origin))
+        == 403
+    )
     assert auth.agents == []
 
 
@@ -220,7 +257,11 @@ def test_probes_check_no_token() -> None:
     """Its check may need the database, without which a server is still alive."""
     auth = AuthHarness()
     wrong = ("authorization", "Bearer ot_unknown")
-    assert [auth.get_status(LOCAL, wrong, path=path) for path in ("/healthz", "/readyz", "/")] == [200, 200, 401]
+    assert [auth.get_status(LOCAL, wrong, path=path) for path in ("/healthz", "/readyz", "/")] == [
+        200,
+        200,
+        401,
+    ]
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site", "odd", "CROSS-SITE"])
@@ -232,7 +273,10 @@ def test_cross_site_loads_are_rejected_and_links_are_accepted(site: str) -> None
     link = (LOCAL, fetched, ("sec-fetch-mode", "navigate"))
     assert auth.get_status(*link, ("sec-fetch-dest", "document"), path="/") == 200
     assert auth.get_status(*link, ("sec-fetch-dest", "iframe"), path="/") == 403
-    assert auth.get_status(*link, ("sec-fetch-dest", "document"), path="/api/run", method="POST") == 403
+    assert (
+        auth.get_status(*link, ("sec-fetch-dest", "document"), path="/api/run", method="POST")
+        == 403
+    )
 
 
 def test_the_size_and_version_of_the_head_are_checked() -> None:
@@ -240,12 +284,26 @@ def test_the_size_and_version_of_the_head_are_checked() -> None:
     assert auth.get_status(LOCAL, ("x", "x" * 10_000)) == 200
     assert auth.get_status(LOCAL, ("x", "x" * MAX_HEAD_BYTES)) == 413
     assert auth.get_status(LOCAL, *[("x", "y" * 8)] * (MAX_HEAD_BYTES // 8)) == 413
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
-    assert asyncio.run(_send(auth.middleware, {**scope, "http_version": "2.0"}, [b""]))["status"] == 400
-    assert asyncio.run(_send(auth.middleware, {**scope, "query_string": b"x" * MAX_HEAD_BYTES}, [b""]))["status"] == 413
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [(b"host", b"localhost")],
+        "client": None,
+    }
+    assert (
+        asyncio.run(_send(auth.middleware, {**scope, "http_version": "2.0"}, [b""]))["status"]
+        == 400
+    )
+    assert (
+        asyncio.run(
+            _send(auth.middleware, {**scope, "query_string": b"x" * MAX_HEAD_BYTES}, [b""])
+        )["status"]
+        == 413
+    )
 
 
-# --- paths ---------------------------------------------------------------------------------------------------------
+# --- paths ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -279,10 +337,14 @@ def test_public_paths_are_read_only_and_anonymous() -> None:
         assert auth.get_status(LOCAL, path=path, client="192.0.2.1") == 200
         assert auth.get_status(LOCAL, path=path, client="192.0.2.1", method="POST") == 401
     assert set(auth.agents) == {ANONYMOUS}
-    assert get_agent({"state": {"agent": ANONYMOUS}}) == ANONYMOUS != get_agent({"state": {"agent": None}})
+    assert (
+        get_agent({"state": {"agent": ANONYMOUS}})
+        == ANONYMOUS
+        != get_agent({"state": {"agent": None}})
+    )
 
 
-# --- tokens --------------------------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------
 
 
 def test_other_addresses_need_a_token_even_from_the_local_machine() -> None:
@@ -298,26 +360,73 @@ def test_other_addresses_need_a_token_even_from_the_local_machine() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, "192.0.2.1") for name in ("x-forwarded-for", "x-real-ip", "cf-connecting-ip", "true-client-ip")),
         *(
             (name, "192.0.2.1")
-            for name in ("x-client-ip", "fastly-client-ip", "x-cluster-client-ip", "x-original-host")
+            for name in ("x-forwarded-for", "x-real-ip", "cf-connecting-ip", "true-client-ip")
         ),
-        *(("forwarded", "for=192.0.2.1;proto=https"), ("via", "1.1 squid"), ("x-forwarded-proto", "https")),
+        *(
+            (name, "192.0.2.1")
+            for name in (
+                "x-client-ip",
+                "fastly-client-ip",
+                "x-cluster-client-ip",
+                "x-original-host",
+            )
+        ),
+        *(
+            ("forwarded", "for=192.0.2.1;proto=https"),
+            ("via", "1.1 squid"),
+            ("x-forwarded-proto", "https"),
+        ),
         *(
             ("x-envoy-external-address", "x"),
             ("cdn-loop", "cloudflare"),
             ("x-amzn-trace-id", "Root=1-2"),
             ("cf-ray", "8"),
         ),
-        *(("x-azure-ref", "0"), ("fly-region", "ams"), ("tailscale-user-login", "ada"), ("x-forwarded-user", "ada")),
-        *(("proxy-connection", "keep-alive"), ("max-forwards", "10"), ("remote-user", "ada"), ("x-varnish", "1")),
-        *(("onetool-outgoing", "1"), ("x-served-by", "cache-ams"), ("x-real", ""), ("x-proxyuser-ip", "x")),
-        *(("x-of-an-unknown-proxy", "192.0.2.1"), ("x-visitor", "192.0.2.1:4711"), ("x-visitor", "2001:db8::1")),
-        *(("x-visitor", "[2001:db8::1]:443"), ("x-visitor", '"192.0.2.1"'), ("x-visitor", "127.0.0.1, 192.0.2.1")),
-        *(("x-visitor", "ip=192.0.2.1"), ("x-visitor", "192.0.2.1 (client)"), ("x-visitor", "for 192.0.2.1.")),
-        *(("x-visitor", "2001:db8::1%eth0"), ("x-visitor", "from [2001:db8::1]"), ("surrogate-capability", "a")),
-        *(("x-visitor", "for=192.0.2.1"), ("x-visitor", " 127.0.0.1 "), ("x-visitor", "::ffff:192.0.2.1")),
+        *(
+            ("x-azure-ref", "0"),
+            ("fly-region", "ams"),
+            ("tailscale-user-login", "ada"),
+            ("x-forwarded-user", "ada"),
+        ),
+        *(
+            ("proxy-connection", "keep-alive"),
+            ("max-forwards", "10"),
+            ("remote-user", "ada"),
+            ("x-varnish", "1"),
+        ),
+        *(
+            ("onetool-outgoing", "1"),
+            ("x-served-by", "cache-ams"),
+            ("x-real", ""),
+            ("x-proxyuser-ip", "x"),
+        ),
+        *(
+            ("x-of-an-unknown-proxy", "192.0.2.1"),
+            ("x-visitor", "192.0.2.1:4711"),
+            ("x-visitor", "2001:db8::1"),
+        ),
+        *(
+            ("x-visitor", "[2001:db8::1]:443"),
+            ("x-visitor", '"192.0.2.1"'),
+            ("x-visitor", "127.0.0.1, 192.0.2.1"),
+        ),
+        *(
+            ("x-visitor", "ip=192.0.2.1"),
+            ("x-visitor", "192.0.2.1 (client)"),
+            ("x-visitor", "for 192.0.2.1."),
+        ),
+        *(
+            ("x-visitor", "2001:db8::1%eth0"),
+            ("x-visitor", "from [2001:db8::1]"),
+            ("surrogate-capability", "a"),
+        ),
+        *(
+            ("x-visitor", "for=192.0.2.1"),
+            ("x-visitor", " 127.0.0.1 "),
+            ("x-visitor", "::ffff:192.0.2.1"),
+        ),
     ],
 )
 def test_forwarded_requests_need_a_token(name: str, value: str) -> None:
@@ -329,7 +438,10 @@ def test_forwarded_requests_need_a_token(name: str, value: str) -> None:
 
 def test_headers_of_clients_do_not_count_as_forwarded() -> None:
     usual = {
-        "user-agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) 1.2.3.4 Chrome/120.0.0.0",
+        "user-agent": (
+            "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) 1.2.3.4"
+            " Chrome/120.0.0.0"
+        ),
         "accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
         "accept-language": "en-US,en;q=0.5",
         "sec-ch-ua-full-version": '"120.0.6099.71"',
@@ -395,13 +507,15 @@ def test_a_wrong_token_is_rejected_even_if_none_is_needed(given: str) -> None:
 
 
 def test_a_token_with_an_empty_variable_matches_nothing() -> None:
-    keys = TokenSet([Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""})
+    keys = TokenSet(
+        [Token(name="t", token_env="NONE"), Token(name="u", token_env="EMPTY")], {"EMPTY": ""}
+    )
     assert not keys
     assert [keys.find(hash_token(token)) for token in ("", "None", "x")] == [None] * 3
     assert new_token() != new_token()
 
 
-# --- scopes and sessions -------------------------------------------------------------------------------------------
+# --- scopes and sessions --------------------------------------------------------------------------
 
 
 def test_a_token_of_scope_approve_reads_and_approves_only() -> None:
@@ -409,15 +523,21 @@ def test_a_token_of_scope_approve_reads_and_approves_only() -> None:
     approver = ("authorization", "Bearer ot_approve")
     assert auth.get_status(LOCAL, approver, path="/api/runs") == 200
     assert auth.get_status(LOCAL, approver, path="/api/approvals/r_1", method="POST") == 200
-    for method, path in (("POST", "/api/run"), ("POST", "/mcp"), ("GET", "/mcp"), ("PATCH", "/api/tools/a.b")):
+    for method, path in (
+        ("POST", "/api/run"),
+        ("POST", "/mcp"),
+        ("GET", "/mcp"),
+        ("PATCH", "/api/tools/a.b"),
+    ):
         assert auth.get_status(LOCAL, approver, path=path, method=method) == 403, path
     assert auth.scopes == ["approve"] * 2
     for scope in ("use", "admin", "owner"):
         bearer = ("authorization", f"Bearer ot_{scope}")
         assert auth.get_status(LOCAL, bearer, path="/api/run", method="POST") == 200
-    assert [includes_scope(scope, "approve") for scope in ("", "use", "approve", "admin", "owner", "root")] == [
-        *(False, False, True, True, True, False)
-    ]
+    assert [
+        includes_scope(scope, "approve")
+        for scope in ("", "use", "approve", "admin", "owner", "root")
+    ] == [*(False, False, True, True, True, False)]
 
 
 def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
@@ -450,7 +570,9 @@ def test_a_session_needs_its_cookie_and_its_header(tmp_path: Path) -> None:
     assert auth.get_status(LOCAL, cookie, (CSRF_HEADER, csrf)) == 200
     assert auth.scopes == [None, None, None, None, "owner", None]
     assert auth.get_status(("host", "evil.example"), cookie, (CSRF_HEADER, csrf)) == 403
-    assert auth.get_status(LOCAL, cookie, (CSRF_HEADER, csrf), ("x-forwarded-for", "192.0.2.1")) == 401
+    assert (
+        auth.get_status(LOCAL, cookie, (CSRF_HEADER, csrf), ("x-forwarded-for", "192.0.2.1")) == 401
+    )
 
 
 def test_a_code_expires(tmp_path: Path) -> None:
@@ -464,7 +586,7 @@ def test_a_code_expires(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run").glob("*.code"))) == 1
 
 
-# --- rate limits ---------------------------------------------------------------------------------------------------
+# --- rate limits ----------------------------------------------------------------------------------
 
 
 def _guess(auth: AuthHarness, count: int, client: str = "192.0.2.1") -> list[int]:
@@ -478,7 +600,9 @@ def test_failed_attempts_are_rate_limited_even_if_the_next_is_correct() -> None:
     rejected = auth.send(LOCAL, BEARER, client="192.0.2.1")
     assert rejected["status"] == 429
     assert (b"retry-after", b"60") in rejected["headers"]
-    assert auth.get_status(LOCAL, BEARER, client="192.0.2.2") == 200, "other addresses are not limited"
+    assert auth.get_status(LOCAL, BEARER, client="192.0.2.2") == 200, (
+        "other addresses are not limited"
+    )
     auth.now += WINDOW_SECONDS + 1
     assert auth.get_status(LOCAL, BEARER, client="192.0.2.1") == 200
 
@@ -508,7 +632,9 @@ def test_failed_attempts_do_not_lock_out_known_tokens() -> None:
         ("", ["198.51.100.9"], ""),
     ],
 )
-def test_only_trusted_proxies_name_the_address_of_a_client(peer: str, forwarded: list[str], address: str) -> None:
+def test_only_trusted_proxies_name_the_address_of_a_client(
+    peer: str, forwarded: list[str], address: str
+) -> None:
     headers = Headers(raw=[(b"x-forwarded-for", text.encode()) for text in forwarded])
     assert find_client_address(headers, peer, ["127.0.0.1", "10.0.0.0/8"]) == address
     assert find_client_address(headers, peer, []) == peer
@@ -535,15 +661,19 @@ def test_recorded_failures_are_bounded() -> None:
 
     async def record() -> None:
         for number in range(MAX_NAMES // 2 + 100):
-            await failures.record_failure(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x")
-            await failures.record_success(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}")
+            await failures.record_failure(
+                f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", "x"
+            )
+            await failures.record_success(
+                f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", f"{number}"
+            )
 
     asyncio.run(record())
     assert len(counters._times) == MAX_NAMES
     assert len(failures._accepted) == MAX_ACCEPTED
 
 
-# --- bodies and responses ------------------------------------------------------------------------------------------
+# --- bodies and responses -------------------------------------------------------------------------
 
 
 def test_a_body_is_limited_by_content_length_and_actual_size() -> None:
@@ -554,8 +684,16 @@ def test_a_body_is_limited_by_content_length_and_actual_size() -> None:
     assert auth.get_status(LOCAL, body=[piece] * 4, **sent) == 200
     assert auth.get_status(LOCAL, body=[*[piece] * 4, b"x", *[piece] * 100], **sent) == 413
     assert auth.get_status(LOCAL, body=[piece] * 64, path="/api/import", **sent) == 200
-    assert auth.get_status(LOCAL, ("content-length", str(MAX_IMPORT_BYTES + 1)), path="/api/import", **sent) == 413
-    assert auth.get_status(LOCAL, ("content-length", "1"), ("transfer-encoding", "chunked"), **sent) == 400
+    assert (
+        auth.get_status(
+            LOCAL, ("content-length", str(MAX_IMPORT_BYTES + 1)), path="/api/import", **sent
+        )
+        == 413
+    )
+    assert (
+        auth.get_status(LOCAL, ("content-length", "1"), ("transfer-encoding", "chunked"), **sent)
+        == 400
+    )
     assert auth.middleware._body_limiter.held_bytes == 0
 
 
@@ -583,7 +721,9 @@ def test_the_total_size_of_open_bodies_is_limited() -> None:
 def test_every_response_has_security_headers(fields: Fields) -> None:
     headers = AuthHarness().send(*fields)["headers"]
     for name, value in SECURITY_HEADERS.items():
-        assert [each for each in headers if each[0] == name.encode()] == [(name.encode(), value.encode())]
+        assert [each for each in headers if each[0] == name.encode()] == [
+            (name.encode(), value.encode())
+        ]
     assert (b"cache-control", b"no-store") in headers
     assert not any(name.startswith(b"access-control-") for name, _ in headers)
 
@@ -593,12 +733,20 @@ def test_an_error_after_the_response_began_sends_no_second_response() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise ApiError("too_large", "late")
 
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")], "client": None}
-    middleware = AuthMiddleware(late, LOOPBACK, lambda: TokenSet([], {}), throttle=make_throttle(time.time))
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [(b"host", b"localhost")],
+        "client": None,
+    }
+    middleware = AuthMiddleware(
+        late, LOOPBACK, lambda: TokenSet([], {}), throttle=make_throttle(time.time)
+    )
     assert asyncio.run(_send(middleware, scope, [b""]))["status"] == 200
 
 
-# --- request ids ---------------------------------------------------------------------------------------------------
+# --- request ids ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -617,7 +765,9 @@ def test_an_error_after_the_response_began_sends_no_second_response() -> None:
         ([], None),
     ],
 )
-def test_a_valid_request_id_is_kept_and_others_are_replaced(fields: Fields, kept: str | None) -> None:
+def test_a_valid_request_id_is_kept_and_others_are_replaced(
+    fields: Fields, kept: str | None
+) -> None:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in (LOCAL, *fields)]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": headers, "client": None}
     answer = asyncio.run(_send(AuthHarness().middleware, scope, [b""]))

@@ -1,4 +1,6 @@
-"""Errors of built-in tools on a bus without an application: they name what a program passes, and no settings."""
+"""Errors of built-in tools on a bus without an application: they name what a program passes, and no
+settings.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -52,7 +54,11 @@ def list_contexts(tool: Tool, folder: Path) -> Iterator[dict[str, Any]]:
     yield {"permissions": GRANTED, "sandbox": sandbox, "working_dir": folder}
     yield {"permissions": GRANTED, "hosts": ("example.com",), "agent_config": {tool.name: LOCAL}}
     for name in tool.input.json["properties"]:
-        yield {"permissions": GRANTED, "working_dir": folder, "agent_config": {tool.name: {name: {"wrong": 1}}}}
+        yield {
+            "permissions": GRANTED,
+            "working_dir": folder,
+            "agent_config": {tool.name: {name: {"wrong": 1}}},
+        }
 
 
 @pytest.mark.parametrize("text", ["/etc/passwd", "http://localhost:9/", "["])
@@ -73,14 +79,26 @@ def test_no_error_of_a_bare_bus_names_a_setting(
 def test_errors_of_http_tools_name_arguments_of_the_context(bus: ToolBus, site: Site) -> None:
     fetch = partial(call, bus, "http.get", {"url": site.url()}, permissions=GRANTED)
     assert fetch().endswith(
-        f'To allow it, pass agent_config with http.get: {{allowed_hosts: ["127.0.0.1:{site.port}"]}} to ToolContext'
+        "To allow it, pass agent_config with http.get: {allowed_hosts:"
+        f' ["127.0.0.1:{site.port}"]}} to ToolContext'
     )
-    assert fetch(agent_config={"http.get": LOCAL}, hosts=()).endswith("To allow it, pass hosts to ToolContext")
+    assert fetch(agent_config={"http.get": LOCAL}, hosts=()).endswith(
+        "To allow it, pass hosts to ToolContext"
+    )
     private = {"http.get": {"allowed_hosts": ["*"]}}
-    advice = "To allow it, pass agent_config with http.get: {allow_private_addresses: true} to ToolContext"
+    advice = (
+        "To allow it, pass agent_config with http.get: {allow_private_addresses: true} to"
+        " ToolContext"
+    )
     assert fetch(agent_config=private).endswith(f"is not public. {advice}")
     named = {"url": site.url().replace("127.0.0.1", "localhost")}
     assert advice in call(bus, "http.get", named, permissions=GRANTED, agent_config=private)
     site.pages["/large"] = page(bytes(MAX_RESPONSE_BYTES + 1))
-    large = call(bus, "http.get", {"url": site.url("/large")}, permissions=GRANTED, agent_config={"http.get": LOCAL})
+    large = call(
+        bus,
+        "http.get",
+        {"url": site.url("/large")},
+        permissions=GRANTED,
+        agent_config={"http.get": LOCAL},
+    )
     assert large == f"response larger than {MAX_RESPONSE_BYTES:,} bytes"

@@ -31,7 +31,11 @@ class Spender:
         self.warnings: list[str] = []
         self.clock = Clock()
         self.guard = BudgetGuard(
-            limits, agent="ci", warn=self.warnings.append, count_tokens=count_tokens, clock=self.clock
+            limits,
+            agent="ci",
+            warn=self.warnings.append,
+            count_tokens=count_tokens,
+            clock=self.clock,
         )
 
     async def call(self, value: Any = "", *, seconds: float = 0, cost: float = 0) -> Any:
@@ -44,7 +48,9 @@ class Spender:
 
         return await self.guard.spend(spent, cost)
 
-    async def expect_rejection(self, value: Any = "", *, seconds: float = 0, cost: float = 0) -> BudgetExceeded:
+    async def expect_rejection(
+        self, value: Any = "", *, seconds: float = 0, cost: float = 0
+    ) -> BudgetExceeded:
         with pytest.raises(BudgetExceeded) as caught:
             await self.call(value, seconds=seconds, cost=cost)
         return caught.value
@@ -67,7 +73,7 @@ def get_spent(guard: BudgetGuard, kind: Kind) -> float:
     return guard.spent[kind]
 
 
-# --- rejections and warnings ---------------------------------------------------------------------------------------
+# --- rejections and warnings ----------------------------------------------------------------------
 
 
 def test_without_limits_nothing_is_rejected_and_everything_is_counted() -> None:
@@ -101,7 +107,9 @@ def test_calls_warn_once_at_80_percent_and_are_rejected_at_the_limit() -> None:
 def test_the_error_suggests_the_setting() -> None:
     async def test() -> None:
         error = await Spender(Limits(calls=0)).expect_rejection()
-        assert "agent ci exceeded its budget: 0 of 0 calls, and the call was not made" in error.message
+        assert (
+            "agent ci exceeded its budget: 0 of 0 calls, and the call was not made" in error.message
+        )
         assert "agents: {ci: {budgets: {calls: ...}}}" in error.message
 
     run(test)
@@ -162,7 +170,7 @@ def test_each_kind_of_budget_has_its_own_warning() -> None:
     run(test)
 
 
-# --- concurrency -----------------------------------------------------------------------------------------------------
+# --- concurrency ----------------------------------------------------------------------------------
 
 
 def test_concurrent_calls_do_not_exceed_the_limit() -> None:
@@ -218,7 +226,9 @@ def test_concurrent_calls_are_cancelled_when_their_total_time_reaches_the_limit(
             errors = await asyncio.gather(*(one() for _ in range(8)))
         assert {error.budget for error in errors} == {"time_seconds"}
         assert all("the call was cancelled" in error.message for error in errors)
-        assert 0.4 <= get_spent(guard, "time_seconds") + 0.01 < 5  # eight calls with a full limit each would be at 3.2
+        assert (
+            0.4 <= get_spent(guard, "time_seconds") + 0.01 < 5
+        )  # eight calls with a full limit each would be at 3.2
         with pytest.raises(BudgetExceeded, match="was not made"):
             await guard.spend(forever)
 
@@ -274,7 +284,7 @@ def test_a_nested_call_is_cancelled_with_its_caller() -> None:
     run(test)
 
 
-# --- new limits ------------------------------------------------------------------------------------------------------
+# --- new limits -----------------------------------------------------------------------------------
 
 
 def test_new_limits_count_spent_budgets() -> None:
@@ -331,7 +341,10 @@ def test_a_new_limit_cancels_a_running_call() -> None:
         call = asyncio.ensure_future(guard.spend(partial(signal_and_wait_forever, begun)))
         await begun.wait()
         guard.set_limits(Limits(time_seconds=0.01))
-        with anyio.fail_after(TIMEOUT_SECONDS), pytest.raises(BudgetExceeded, match="was cancelled"):
+        with (
+            anyio.fail_after(TIMEOUT_SECONDS),
+            pytest.raises(BudgetExceeded, match="was cancelled"),
+        ):
             await call
 
     run(test)

@@ -51,7 +51,7 @@ def get_identity(file: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-# --- damaged files ---------------------------------------------------------------------------------------------------
+# --- damaged files --------------------------------------------------------------------------------
 
 
 def damage_json(file: Path) -> None:
@@ -118,7 +118,9 @@ DAMAGES: list[tuple[Callable[[Path], None], str]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("damage", "reason"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])
+@pytest.mark.parametrize(
+    ("damage", "reason"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES]
+)
 @pytest.mark.parametrize("seen_by", ["a rescan", "a new index"])
 def test_a_damaged_file_is_reported_skipped_and_not_changed(
     root: Path, store: BundleStore, damage: Callable[[Path], None], reason: str, seen_by: str
@@ -141,7 +143,9 @@ def test_a_damaged_file_is_reported_skipped_and_not_changed(
     assert get_identity(file) == before
 
 
-def test_a_repaired_file_is_read_again_and_its_problem_is_removed(root: Path, store: BundleStore) -> None:
+def test_a_repaired_file_is_read_again_and_its_problem_is_removed(
+    root: Path, store: BundleStore
+) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     file = bundle_directory(root, bundle) / "tool@1.json"
@@ -154,7 +158,9 @@ def test_a_repaired_file_is_read_again_and_its_problem_is_removed(root: Path, st
     assert store.problems == []
 
 
-def test_a_damaged_bundle_hides_its_tools_until_it_is_repaired(root: Path, store: BundleStore) -> None:
+def test_a_damaged_bundle_hides_its_tools_until_it_is_repaired(
+    root: Path, store: BundleStore
+) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "tool")
     file = bundle_directory(root, bundle) / "bundle.json"
@@ -163,7 +169,10 @@ def test_a_damaged_bundle_hides_its_tools_until_it_is_repaired(root: Path, store
     store.rescan()
     assert list_slugs(store) == []
     expect_error("not_found", lambda: store.get_bundle(bundle))
-    expect_error("duplicate", lambda: store.put_bundle(bundle, {"slug": "x", "displayName": "x", "isEnabled": True}))
+    expect_error(
+        "duplicate",
+        lambda: store.put_bundle(bundle, {"slug": "x", "displayName": "x", "isEnabled": True}),
+    )
     assert [str(file) in problem for problem in map(str, store.problems)] == [True]
     file.write_text(good)
     store.rescan()
@@ -171,7 +180,9 @@ def test_a_damaged_bundle_hides_its_tools_until_it_is_repaired(root: Path, store
     assert store.problems == []
 
 
-def test_foreign_files_and_directories_are_reported_and_kept(root: Path, store: BundleStore) -> None:
+def test_foreign_files_and_directories_are_reported_and_kept(
+    root: Path, store: BundleStore
+) -> None:
     bundle = new_bundle(store)
     foreign_files = [
         root / "notes.txt",
@@ -189,7 +200,9 @@ def test_foreign_files_and_directories_are_reported_and_kept(root: Path, store: 
     assert all(os.path.lexists(foreign_file) for foreign_file in foreign_files)
 
 
-def test_a_link_to_another_directory_is_never_followed(tmp_path: Path, root: Path, store: BundleStore) -> None:
+def test_a_link_to_another_directory_is_never_followed(
+    tmp_path: Path, root: Path, store: BundleStore
+) -> None:
     bundle, elsewhere = new_bundle(store), tmp_path / "elsewhere"
     put(store, bundle, "tool")
     bundle_directory(root, bundle).rename(elsewhere)
@@ -214,7 +227,7 @@ def test_a_manually_copied_bundle_is_reported(root: Path, store: BundleStore) ->
     assert any("same ID" in problem for problem in map(str, store.problems))
 
 
-# --- manual edits ----------------------------------------------------------------------------------------------------
+# --- manual edits ---------------------------------------------------------------------------------
 
 
 def test_a_manual_edit_is_seen_when_the_tool_is_fetched(root: Path, store: BundleStore) -> None:
@@ -277,7 +290,7 @@ def test_a_new_process_finds_files_changed_in_the_meantime(root: Path) -> None:
         assert search_slugs(store, "fresh") == ["edited"]
 
 
-# --- the index -------------------------------------------------------------------------------------------------------
+# --- the index ------------------------------------------------------------------------------------
 
 
 def overwrite_databases(root: Path) -> None:
@@ -310,10 +323,19 @@ def delete_index(root: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
-    [overwrite_databases, truncate_databases, delete_databases, delete_pointer, write_invalid_pointer, delete_index],
+    [
+        overwrite_databases,
+        truncate_databases,
+        delete_databases,
+        delete_pointer,
+        write_invalid_pointer,
+        delete_index,
+    ],
 )
 @pytest.mark.parametrize("while_open", [True, False])
-def test_losing_the_index_loses_no_data(root: Path, loss: Callable[[Path], None], while_open: bool) -> None:
+def test_losing_the_index_loses_no_data(
+    root: Path, loss: Callable[[Path], None], while_open: bool
+) -> None:
     with open_store(root) as store:
         bundle = new_bundle(store)
         put(store, bundle, "first", "second")
@@ -340,10 +362,12 @@ def test_two_open_stores_agree_after_the_index_was_deleted(root: Path) -> None:
         assert list_slugs(one) == list_slugs(other) == ["before", "from-one", "from-other"]
 
 
-# --- killed writers --------------------------------------------------------------------------------------------------
+# --- killed writers -------------------------------------------------------------------------------
 
 
-def test_the_next_reader_repairs_the_index_after_a_writer_is_killed(root: Path, store: BundleStore) -> None:
+def test_the_next_reader_repairs_the_index_after_a_writer_is_killed(
+    root: Path, store: BundleStore
+) -> None:
     bundle = new_bundle(store)
     put(store, bundle, "kept", "deleted")
     directory = bundle_directory(root, bundle)
@@ -353,7 +377,9 @@ def test_the_next_reader_repairs_the_index_after_a_writer_is_killed(root: Path, 
     # as if it had been killed after it changed the files and before it updated the index
     (directory / "added@1.json").write_text(content)
     (directory / "deleted@1.json").unlink()
-    (root / ".lock").write_text(json.dumps([f"{directory.name}/added@1.json", f"{directory.name}/deleted@1.json"]))
+    (root / ".lock").write_text(
+        json.dumps([f"{directory.name}/added@1.json", f"{directory.name}/deleted@1.json"])
+    )
     assert list_slugs(store) == ["kept", "added"]
     assert (root / ".lock").stat().st_size == 0
 
@@ -374,7 +400,9 @@ def test_an_empty_directory_of_a_killed_writer_is_removed(root: Path, store: Bun
     assert not left.exists()
 
 
-def test_only_temporary_files_of_killed_processes_are_removed(root: Path, store: BundleStore) -> None:
+def test_only_temporary_files_of_killed_processes_are_removed(
+    root: Path, store: BundleStore
+) -> None:
     new_bundle(store)
     (living,) = (root / ".tmp").iterdir()
     dead, foreign = root / ".tmp" / ("a" * 16), root / ".tmp" / "mine"
@@ -392,7 +420,9 @@ def test_only_temporary_files_of_killed_processes_are_removed(root: Path, store:
 def test_concurrent_threads_lose_no_writes(store: BundleStore) -> None:
     bundle = new_bundle(store)
     threads = [
-        threading.Thread(target=lambda n=number: put(store, bundle, *(f"t-{n}-{i}" for i in range(10))))
+        threading.Thread(
+            target=lambda n=number: put(store, bundle, *(f"t-{n}-{i}" for i in range(10)))
+        )
         for number in range(8)
     ]
     for thread in threads:

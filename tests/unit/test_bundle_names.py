@@ -8,13 +8,26 @@ from hypothesis import given, settings, strategies as st
 
 from onetool.errors import BundleError
 from onetool.sources.bundles import rules
-from onetool.sources.bundles.filenames import directory_names, is_tool_file, parse_id, tool_file_names
+from onetool.sources.bundles.filenames import (
+    directory_names,
+    is_tool_file,
+    parse_id,
+    tool_file_names,
+)
 
 LETTERS = st.characters(categories=["Lu", "Ll", "Lt", "Lm", "Lo", "Nd"]) | st.just("-")
 SLUGS = st.text(LETTERS, min_size=1, max_size=64)
-VERSIONS = st.text(LETTERS | st.just("."), min_size=1, max_size=64).filter(lambda text: text not in {".", ".."})
+VERSIONS = st.text(LETTERS | st.just("."), min_size=1, max_size=64).filter(
+    lambda text: text not in {".", ".."}
+)
 SOME_ID = "0192f0c1-7a10-7c3e-9d2b-3f5a6b7c8d9e"
-RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+RESERVED = {
+    "con",
+    "prn",
+    "aux",
+    "nul",
+    *(f"{port}{number}" for port in ("com", "lpt") for number in range(10)),
+}
 
 
 def fold_name(name: str) -> str:
@@ -43,7 +56,24 @@ def test_a_slug_is_valid_if_and_only_if_all_characters_are_allowed(text: str) ->
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "a_b", "a b", "a/b", "a\\b", "a.b", "a\x00", "a\n", "😀", "a" * 65, "²", "Ⅷ", "e\u0301", 7, None]
+    "wrong",
+    [
+        "",
+        "a_b",
+        "a b",
+        "a/b",
+        "a\\b",
+        "a.b",
+        "a\x00",
+        "a\n",
+        "😀",
+        "a" * 65,
+        "²",
+        "Ⅷ",
+        "e\u0301",
+        7,
+        None,
+    ],
 )
 def test_an_invalid_slug_is_rejected_with_a_reason(wrong: object) -> None:
     with pytest.raises(BundleError, match="invalid slug"):
@@ -59,7 +89,9 @@ def test_an_invalid_version_is_rejected_with_a_reason(wrong: object) -> None:
 @pytest.mark.slow
 @settings(deadline=None)
 @given(st.tuples(SLUGS, VERSIONS), st.tuples(SLUGS, VERSIONS))
-def test_two_pairs_never_share_a_file_on_any_file_system(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_two_pairs_never_share_a_file_on_any_file_system(
+    one: tuple[str, str], other: tuple[str, str]
+) -> None:
     if one != other:
         names = {fold_name(name) for name in tool_file_names(*one)}
         assert not names & {fold_name(name) for name in tool_file_names(*other)}
@@ -68,7 +100,9 @@ def test_two_pairs_never_share_a_file_on_any_file_system(one: tuple[str, str], o
 
 @settings(deadline=None)
 @given(SLUGS, VERSIONS)
-def test_pairs_that_differ_in_case_or_normalization_have_different_files(slug: str, version: str) -> None:
+def test_pairs_that_differ_in_case_or_normalization_have_different_files(
+    slug: str, version: str
+) -> None:
     for twin in {
         slug.upper(),
         slug.lower(),
@@ -76,13 +110,17 @@ def test_pairs_that_differ_in_case_or_normalization_have_different_files(slug: s
         unicodedata.normalize("NFKC", slug),
     } - {slug}:
         if rules.slug_problem(twin) is None:
-            ours, theirs = (set(map(fold_name, tool_file_names(one, version))) for one in (slug, twin))
+            ours, theirs = (
+                set(map(fold_name, tool_file_names(one, version))) for one in (slug, twin)
+            )
             assert not ours & theirs
 
 
 @settings(deadline=None)
 @given(SLUGS, VERSIONS)
-def test_file_names_are_short_and_portable_and_survive_normalization(slug: str, version: str) -> None:
+def test_file_names_are_short_and_portable_and_survive_normalization(
+    slug: str, version: str
+) -> None:
     for name in tool_file_names(slug, version):
         assert len(name.encode()) <= 143
         assert name.partition(".")[0].casefold() not in RESERVED
@@ -115,8 +153,13 @@ def test_simple_names_are_used_unchanged() -> None:
 
 @settings(deadline=None)
 @given(slug=SLUGS, version=VERSIONS)
-def test_the_file_system_keeps_every_name(tmp_path_factory: pytest.TempPathFactory, slug: str, version: str) -> None:
+def test_the_file_system_keeps_every_name(
+    tmp_path_factory: pytest.TempPathFactory, slug: str, version: str
+) -> None:
     directory = tmp_path_factory.mktemp("names")
     for name in tool_file_names(slug, version):
         Path(directory, name).write_text("x")
-        assert any(is_tool_file(found, slug, version) for found in (entry.name for entry in directory.iterdir()))
+        assert any(
+            is_tool_file(found, slug, version)
+            for found in (entry.name for entry in directory.iterdir())
+        )

@@ -27,12 +27,16 @@ def test_every_change_of_a_token_is_detected(tmp_path: Path) -> None:
     data = bytearray(base64.urlsafe_b64decode(tokens.make(FILTERS, ["abc"]) + "=="))
     for at in range(len(data)):
         changed = bytes(data[:at]) + bytes([data[at] ^ 1]) + bytes(data[at + 1 :])
-        expect_error("invalid", tokens.read, base64.urlsafe_b64encode(changed).decode().rstrip("="), FILTERS)
+        expect_error(
+            "invalid", tokens.read, base64.urlsafe_b64encode(changed).decode().rstrip("="), FILTERS
+        )
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "a" * 2000, "é", "💣", "AAAA", "=" * 8, "\x00", 7])
 def test_an_invalid_token_is_rejected(tmp_path: Path, wrong: Any) -> None:
-    expect_error("invalid", lambda: PageTokens(PageKey(tmp_path / ".key").load).read(wrong, FILTERS))
+    expect_error(
+        "invalid", lambda: PageTokens(PageKey(tmp_path / ".key").load).read(wrong, FILTERS)
+    )
 
 
 def test_a_token_of_another_store_is_rejected(tmp_path: Path) -> None:
@@ -67,7 +71,9 @@ class ChangingTools:
     def change(self, turn: int) -> None:
         bundle, slug = self.moving.pop(self.chance.randrange(len(self.moving)))
         self.store.delete_tool(bundle, slug, "1")
-        self.moving += [self._add(f"move-{turn}-{number}") for number in range(self.chance.randint(0, 2))]
+        self.moving += [
+            self._add(f"move-{turn}-{number}") for number in range(self.chance.randint(0, 2))
+        ]
         bundle, slug = self.chance.choice(self.moving)
         tool = self.store.get_tool(bundle, slug, "1")
         self.store.set_tool_enabled(bundle, slug, "1", not tool.is_enabled)

@@ -8,11 +8,24 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from tests.bundles_support import START, bundle_body, expect_error, new_bundle, open_store, search_slugs, tool_body
+from tests.bundles_support import (
+    START,
+    bundle_body,
+    expect_error,
+    new_bundle,
+    open_store,
+    search_slugs,
+    tool_body,
+)
 from tests.rest_support import new_id
 
 from onetool.sources.bundles import BundleDraft, BundleStore, ToolDraft
-from onetool.sources.bundles.bundle_index import create_tables, open_database, write_bundle, write_tool
+from onetool.sources.bundles.bundle_index import (
+    create_tables,
+    open_database,
+    write_bundle,
+    write_tool,
+)
 from onetool.sources.bundles.bundle_search import ToolQuery, find_ranked
 from onetool.sources.bundles.filesystem import Stamp
 from onetool.sources.bundles.records import BundleFile, ToolFile
@@ -36,7 +49,9 @@ def list_matches(store: BundleStore, q: str) -> list[tuple[str, str]]:
 
 def test_words_may_be_in_any_order_and_in_several_fields(store: BundleStore) -> None:
     bundle = new_bundle(store)
-    store.put_tool(bundle, "send-mail", "1", tool_body(displayName="Post", description="to a friend"))
+    store.put_tool(
+        bundle, "send-mail", "1", tool_body(displayName="Post", description="to a friend")
+    )
     store.put_tool(bundle, "send-fax", "1", tool_body(displayName="Old"))
     assert list_matches(store, "mail send") == [("send-mail", "word")]
     assert list_matches(store, "friend send") == [("send-mail", "word")]
@@ -118,21 +133,45 @@ def test_a_query_that_is_too_long_is_rejected(store: BundleStore) -> None:
 
 
 WORDS = st.sampled_from(
-    ["read", "reads", "raed", "file", "fil", "f", "re", "x1", "x2", "reader", "rédeR", "検索", "ab", "a"]
+    [
+        "read",
+        "reads",
+        "raed",
+        "file",
+        "fil",
+        "f",
+        "re",
+        "x1",
+        "x2",
+        "reader",
+        "rédeR",
+        "検索",
+        "ab",
+        "a",
+    ]
 )
 SOME_WORDS = st.lists(WORDS, min_size=1, max_size=3)
 
 
 @pytest.mark.slow
 @settings(deadline=None)
-@given(tools=st.lists(st.tuples(SOME_WORDS, SOME_WORDS, SOME_WORDS), min_size=1, max_size=8), asked=SOME_WORDS)
-def test_the_index_and_the_ranking_agree(tools: list[tuple[list[str], list[str], list[str]]], asked: list[str]) -> None:
+@given(
+    tools=st.lists(st.tuples(SOME_WORDS, SOME_WORDS, SOME_WORDS), min_size=1, max_size=8),
+    asked=SOME_WORDS,
+)
+def test_the_index_and_the_ranking_agree(
+    tools: list[tuple[list[str], list[str], list[str]]], asked: list[str]
+) -> None:
     question = ToolQuery.of(" ".join(asked))
     with closing(open_database(":memory:")) as database:
         create_tables(database)
-        write_bundle(database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP)
+        write_bundle(
+            database, "folder", BundleFile.new(BUNDLE, BundleDraft.of(bundle_body()), START), STAMP
+        )
         files = [write_to_index(database, number, *fields) for number, fields in enumerate(tools)]
-        ranks = {key: rank for key, file in files if (rank := find_rank(question, file)) is not None}
+        ranks = {
+            key: rank for key, file in files if (rank := find_rank(question, file)) is not None
+        }
         expected = [(ranks[key], key) for key in sorted(ranks, key=lambda key: (ranks[key], -key))]
         assert list_hits(database, question, None, 100) == expected
         for number, hit in enumerate(expected):
@@ -153,7 +192,11 @@ def find_rank(question: ToolQuery, file: ToolFile) -> int | None:
     fields = list_words(file, ("tools", "tools"))
     for first, fits in ((2, str.__eq__), (7, is_like)):
         found = [
-            [number for number, field in enumerate(fields) if any(fits(word, other) for other in field)]
+            [
+                number
+                for number, field in enumerate(fields)
+                if any(fits(word, other) for other in field)
+            ]
             for word in question.words
         ]
         if all(found):
@@ -171,7 +214,9 @@ def write_to_index(
     database: sqlite3.Connection, number: int, slug: list[str], name: list[str], about: list[str]
 ) -> tuple[int, ToolFile]:
     draft = ToolDraft.of(tool_body(displayName=" ".join(name), description=" ".join(about)))
-    file = ToolFile.new(new_id(), f"{'-'.join(slug)}-{number}", "1", draft, START + timedelta(seconds=number))
+    file = ToolFile.new(
+        new_id(), f"{'-'.join(slug)}-{number}", "1", draft, START + timedelta(seconds=number)
+    )
     write_tool(database, BUNDLE, f"{number}.json", file, STAMP, known_words=set())
     index_rows(database)
     (key,) = database.execute("select key from tools where id = ?", (file.id,)).fetchone()
@@ -182,7 +227,11 @@ def write_to_index(
 @given(st.text("abcd", min_size=4, max_size=8), st.integers(0, 7), st.sampled_from("abcdx"))
 def test_words_one_typo_apart_share_a_deletion(word: str, at: int, letter: str) -> None:
     at %= len(word)
-    slips = {word[:at] + word[at + 1 :], word[:at] + letter + word[at:], word[:at] + letter + word[at + 1 :]}
+    slips = {
+        word[:at] + word[at + 1 :],
+        word[:at] + letter + word[at:],
+        word[:at] + letter + word[at + 1 :],
+    }
     if at + 1 < len(word):
         slips.add(word[:at] + word[at + 1] + word[at] + word[at + 2 :])
     assert all(deletions(word) & deletions(slip) for slip in slips)

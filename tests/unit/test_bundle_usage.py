@@ -1,4 +1,6 @@
-"""Call counts of stored tools: exact across processes, separate from tool files, and never blocking a caller."""
+"""Call counts of stored tools: exact across processes, separate from tool files, and never blocking
+a caller.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""Errors of programs on a bus fail closed with a reason: validation, errors, budgets, permissions and names."""
+"""Errors of programs on a bus fail closed with a reason: validation, errors, budgets, permissions
+and names.
+"""
 
 from collections.abc import Mapping
 from datetime import date
@@ -20,7 +22,9 @@ from onetool.util.versioning import NewerVersion
 from onetool_child.errors import restore
 
 
-def call(thing: object, params: Mapping[str, Any] | None = None, context: ToolContext | None = None) -> Result:
+def call(
+    thing: object, params: Mapping[str, Any] | None = None, context: ToolContext | None = None
+) -> Result:
     bus = ToolBus()
     name = bus.register_tool(thing).name
     return anyio.run(bus.call_tool, name, params or {}, context)
@@ -88,7 +92,9 @@ def test_arguments_are_validated_only_for_agents_that_may_call_the_tool() -> Non
     assert "Signature" not in str(result.error)
 
 
-@pytest.mark.parametrize("outcome", [None, True, ("ok", {}), (True, None), Result(ok=True), {"ok": True}])
+@pytest.mark.parametrize(
+    "outcome", [None, True, ("ok", {}), (True, None), Result(ok=True), {"ok": True}]
+)
 def test_a_tool_that_passes_validation_runs(outcome: Any) -> None:
     assert call(Validated(outcome)).value == "ran"
 
@@ -97,13 +103,20 @@ def test_a_tool_that_passes_validation_runs(outcome: Any) -> None:
     ("error", "kind", "message", "fields"),
     [
         ("it is empty", "execution_error", "it is empty", {}),
-        ({"type": "not_found", "message": "no such page", "page": 3}, "not_found", "no such page", {"page": 3}),
+        (
+            {"type": "not_found", "message": "no such page", "page": 3},
+            "not_found",
+            "no such page",
+            {"page": 3},
+        ),
         ({"type": "quota", "message": "used up", "left": 0}, "quota", "used up", {"left": 0}),
         (ToolError("used up", type="quota", left=0), "quota", "used up", {"left": 0}),
         (None, "execution_error", "demo.fails failed without a message", {}),
     ],
 )
-def test_a_failed_result_keeps_type_and_fields(error: Any, kind: str, message: str, fields: dict[str, Any]) -> None:
+def test_a_failed_result_keeps_type_and_fields(
+    error: Any, kind: str, message: str, fields: dict[str, Any]
+) -> None:
     @tool("demo.fails")
     async def fails() -> Result:
         return Result(ok=False, error=error)
@@ -164,7 +177,9 @@ def test_permissions_given_as_strings_are_required() -> None:
 
     made = function_tool(noted, "demo.noted", permissions=frozenset({":write"}))
     assert get_error_type(call(made)) == "permission_denied"
-    assert call(made, context=ToolContext(permissions=frozenset({Permission.WRITE}))).value == "done"
+    assert (
+        call(made, context=ToolContext(permissions=frozenset({Permission.WRITE}))).value == "done"
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,7 +187,10 @@ def test_permissions_given_as_strings_are_required() -> None:
     [
         (lambda: function_tool(lambda: 1), "a lambda has no name"),
         (lambda: function_tool(lambda: 1, "demo.<lambda>"), "a lambda has no name"),
-        (lambda: function_tool(len_of, "demo.x", permissions=frozenset({"fly"})), "unknown permission 'fly'"),
+        (
+            lambda: function_tool(len_of, "demo.x", permissions=frozenset({"fly"})),
+            "unknown permission 'fly'",
+        ),
         (lambda: function_tool(len_of, "demo.x", timeout=-1), "invalid timeout -1"),
         (lambda: function_tool(len_of, "demo.x", timeout=float("nan")), "invalid timeout"),
     ],
@@ -204,7 +222,7 @@ def test_a_named_tool_is_registered() -> None:
     assert isinstance(ToolBus().register_tool(function_tool(lambda: 1, "demo.one")), Tool)
 
 
-# --- parameters -------------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 class Price(BaseModel):
@@ -221,7 +239,11 @@ def test_variadic_parameters_and_nested_models_get_their_types() -> None:
         return [repr(order.parts[0].price.amount), repr(factor), repr(days), repr(more)]
 
     price = {"amount": "1.50"}
-    params = {"order": {"price": price, "parts": [{"price": price}]}, "days": ["2024-02-29"], "x": 3}
+    params = {
+        "order": {"price": price, "parts": [{"price": price}]},
+        "days": ["2024-02-29"],
+        "x": 3,
+    }
     expected = ["Decimal('1.50')", "2", "(datetime.date(2024, 2, 29),)", "{'x': Decimal('3')}"]
     assert call(total, params).unwrap() == expected
     assert call(total, {**params, "order": {"price": {}}}).error is not None

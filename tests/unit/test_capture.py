@@ -1,7 +1,5 @@
 """Execution of code as a module, with or without `return`: values, lines and strings are preserved."""
 
-# ruff: noqa: E501 - code samples stay on one line
-
 import importlib.util
 import json
 import subprocess
@@ -20,7 +18,9 @@ Run = Callable[[str], Any]
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    """Return a function that runs code in a new module in sys.modules; `run.module` is the last module."""
+    """Return a function that runs code in a new module in sys.modules; `run.module` is the last
+    module.
+    """
     names: list[str] = []
 
     def run_in_module(code: str) -> Any:
@@ -40,7 +40,7 @@ def _get_module(run: Run) -> types.ModuleType:
     return module
 
 
-# --- the value of code ------------------------------------------------------------------------------------------------
+# --- the value of code ----------------------------------------------------------------------------
 
 VALUES: dict[str, tuple[str, Any]] = {
     "an expression": ("1 + 1", 2),
@@ -76,10 +76,19 @@ VALUES: dict[str, tuple[str, Any]] = {
     "return in a while": ("n = 0\nwhile True:\n    n += 1\n    if n == 5:\n        return n", 5),
     "return in the else of a loop": ("for x in []:\n    pass\nelse:\n    return 5", 5),
     "return in a try": ("try:\n    return 5\nfinally:\n    x = 6", 5),
-    "return in an except": ("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    return str(e)", "division by zero"),
+    "return in an except": (
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    return str(e)",
+        "division by zero",
+    ),
     "return in a finally": ("try:\n    return 5\nfinally:\n    return 6", 6),
-    "return in a with": ("import contextlib\nwith contextlib.nullcontext(5) as x:\n    return x", 5),
-    "return in a match": ("match [1, 2]:\n    case [a, *rest]:\n        return (a, rest)", (1, [2])),
+    "return in a with": (
+        "import contextlib\nwith contextlib.nullcontext(5) as x:\n    return x",
+        5,
+    ),
+    "return in a match": (
+        "match [1, 2]:\n    case [a, *rest]:\n        return (a, rest)",
+        (1, [2]),
+    ),
     "return of a tuple": ("return 1, 2", (1, 2)),
     "the word return in a text": ("x = 'return'\nx", "return"),
     "return in a function only": ("def f():\n    return 5\nf()", 5),
@@ -101,9 +110,15 @@ VALUES: dict[str, tuple[str, Any]] = {
         "async def g():\n    yield 1\nreturn [n async for n in g()]",
         [1],
     ),
-    "await in a comprehension": ("import asyncio\nreturn [await asyncio.sleep(0, n) for n in (1, 2)]", [1, 2]),
+    "await in a comprehension": (
+        "import asyncio\nreturn [await asyncio.sleep(0, n) for n in (1, 2)]",
+        [1, 2],
+    ),
     "async with": (
-        "import contextlib\n@contextlib.asynccontextmanager\nasync def c():\n    yield 5\nasync with c() as x:\n    return x",
+        (
+            "import contextlib\n@contextlib.asynccontextmanager\nasync def c():\n    yield 5\nasync"
+            " with c() as x:\n    return x"
+        ),
         5,
     ),
     "a generator": ("def g():\n    yield 1\nlist(g())", [1]),
@@ -116,7 +131,9 @@ def test_the_value_of_code_is_captured(kind: str, run: Run) -> None:
     assert run(code) == value
 
 
-@pytest.mark.parametrize("code", ["yield 1", "x = yield", "yield from []", "return 1\nyield 2", "lambda: 1\nyield"])
+@pytest.mark.parametrize(
+    "code", ["yield 1", "x = yield", "yield from []", "return 1\nyield 2", "lambda: 1\nyield"]
+)
 def test_yield_at_the_top_level_is_a_syntax_error(code: str, run: Run) -> None:
     with pytest.raises(SyntaxError, match="'yield"):
         run(code)
@@ -150,7 +167,7 @@ def test_a_syntax_error_of_a_module_is_a_syntax_error(code: str, run: Run) -> No
     assert caught.value.filename == FILENAME
 
 
-# --- modules, with and without return ---------------------------------------------------------------------------------
+# --- modules, with and without return -------------------------------------------------------------
 
 AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "names are global": ("x = 5\ndef f(): return x\nf()", 5),
@@ -158,7 +175,10 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "global in a function": ("def f():\n    global x\n    x = 5\nf()\nx", 5),
     "global at the top": ("global x\nx = 5\nx", 5),
     "nonlocal in a closure": (
-        "def f():\n    n = 0\n    def g():\n        nonlocal n\n        n += 1\n        return n\n    return g\nh = f(); h()\nh()",
+        (
+            "def f():\n    n = 0\n    def g():\n        nonlocal n\n        n += 1\n        return"
+            " n\n    return g\nh = f(); h()\nh()"
+        ),
         2,
     ),
     "del of a name": ("x = 5\ndel x\n'x' in globals()", False),
@@ -175,23 +195,38 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "annotations in a loop": ("for n in range(3):\n    x: int = n\nx", 2),
     "a for target": ("for x in range(3): pass\nx", 2),
     "a with target": ("import contextlib\nwith contextlib.nullcontext(5) as x: pass\nx", 5),
-    "an except target is gone afterwards": ("try: 1 / 0\nexcept Exception as e: pass\n'e' in globals()", False),
+    "an except target is gone afterwards": (
+        "try: 1 / 0\nexcept Exception as e: pass\n'e' in globals()",
+        False,
+    ),
     "an import": ("import os.path\nos.path.sep", "/"),
     "an import by another name": ("import os.path as p\np.sep", "/"),
     "an import from": ("from os.path import sep as s\ns", "/"),
     "an import of everything": ("from string import *\nascii_lowercase[:3] + digits[:2]", "abc01"),
-    "an import of everything, used in a function": ("from string import *\ndef f(): return digits\nf()[:2]", "01"),
+    "an import of everything, used in a function": (
+        "from string import *\ndef f(): return digits\nf()[:2]",
+        "01",
+    ),
     "a walrus in a comprehension": ("[y := x for x in range(3)]\ny", 2),
     "a walrus in a condition": ("if (n := 5) > 3: pass\nn", 5),
     "a comprehension keeps its names": ("x = 'outer'\n[x for x in range(3)]\nx", "outer"),
     "a comprehension sees the names around it": ("x = 5\n[x + y for y in range(2)]", [5, 6]),
-    "nested comprehensions": ("n = 2\n[[x * y * n for x in range(2)] for y in range(2)]", [[0, 0], [0, 2]]),
+    "nested comprehensions": (
+        "n = 2\n[[x * y * n for x in range(2)] for y in range(2)]",
+        [[0, 0], [0, 2]],
+    ),
     "a match binds names": (
-        "match {'k': [1, 2, 3], 'z': 9}:\n    case {'k': [first, *rest], **others} if first: pass\n[first, rest, others]",
+        (
+            "match {'k': [1, 2, 3], 'z': 9}:\n    case {'k': [first, *rest], **others} if first:"
+            " pass\n[first, rest, others]"
+        ),
         [1, [2, 3], {"z": 9}],
     ),
     "a match by class": (
-        "class P:\n    __match_args__ = ('x',)\n    def __init__(self, x): self.x = x\nmatch P(5):\n    case P(y) as whole: pass\n[y, whole.x]",
+        (
+            "class P:\n    __match_args__ = ('x',)\n    def __init__(self, x): self.x = x\nmatch"
+            " P(5):\n    case P(y) as whole: pass\n[y, whole.x]"
+        ),
         [5, 5],
     ),
     "a match of alternatives": ("match 2:\n    case 1 | 2 as n: pass\nn", 2),
@@ -199,31 +234,64 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "a decorator on a class": ("def d(c):\n    c.x = 5\n    return c\n@d\nclass C: pass\nC.x", 5),
     "a name in a class is its own": ("x = 1\nclass C:\n    x = 2\n[x, C.x]", [1, 2]),
     "a class sees the names around it": ("x = 5\nclass C:\n    y = x\nC.y", 5),
-    "the qualified name of a class": ("class A:\n    class B: pass\n[A.__qualname__, A.B.__qualname__]", ["A", "A.B"]),
-    "the qualified name of a function": ("def f():\n    def g(): pass\n    return g\nf().__qualname__", "f.<locals>.g"),
+    "the qualified name of a class": (
+        "class A:\n    class B: pass\n[A.__qualname__, A.B.__qualname__]",
+        ["A", "A.B"],
+    ),
+    "the qualified name of a function": (
+        "def f():\n    def g(): pass\n    return g\nf().__qualname__",
+        "f.<locals>.g",
+    ),
     "the module of a class": ("class C: pass\nC.__module__ == __name__", True),
     "a data class": (
-        "from dataclasses import dataclass, asdict\n@dataclass\nclass P:\n    x: int\n    y: int = 2\nasdict(P(1))",
+        (
+            "from dataclasses import dataclass, asdict\n@dataclass\nclass P:\n    x: int\n    y:"
+            " int = 2\nasdict(P(1))"
+        ),
         {"x": 1, "y": 2},
     ),
     "a data class with annotations as texts": (
-        "from __future__ import annotations\nfrom dataclasses import dataclass, fields\n@dataclass\nclass P:\n    x: int\n[f.type for f in fields(P)]",
+        (
+            "from __future__ import annotations\nfrom dataclasses import dataclass,"
+            " fields\n@dataclass\nclass P:\n    x: int\n[f.type for f in fields(P)]"
+        ),
         ["int"],
     ),
-    "an enum": ("import enum\nclass C(enum.Enum):\n    A = 1\n    B = enum.auto()\n[c.value for c in C]", [1, 2]),
-    "a pickle of a class": ("import pickle\nclass C:\n    x = 5\npickle.loads(pickle.dumps(C())).x", 5),
-    "a pickle of a function": ("import pickle\ndef f(): return 5\npickle.loads(pickle.dumps(f))()", 5),
+    "an enum": (
+        "import enum\nclass C(enum.Enum):\n    A = 1\n    B = enum.auto()\n[c.value for c in C]",
+        [1, 2],
+    ),
+    "a pickle of a class": (
+        "import pickle\nclass C:\n    x = 5\npickle.loads(pickle.dumps(C())).x",
+        5,
+    ),
+    "a pickle of a function": (
+        "import pickle\ndef f(): return 5\npickle.loads(pickle.dumps(f))()",
+        5,
+    ),
     "a pickle of an enum": (
-        "import enum, pickle\nclass C(enum.Enum):\n    A = 1\npickle.loads(pickle.dumps(C.A)) is C.A",
+        (
+            "import enum, pickle\nclass C(enum.Enum):\n    A = 1\npickle.loads(pickle.dumps(C.A))"
+            " is C.A"
+        ),
         True,
     ),
     "a named tuple": (
-        "from typing import NamedTuple\nclass P(NamedTuple):\n    x: int\n    y: int = 2\ntuple(P(1))",
+        (
+            "from typing import NamedTuple\nclass P(NamedTuple):\n    x: int\n    y: int ="
+            " 2\ntuple(P(1))"
+        ),
         (1, 2),
     ),
-    "a typed dictionary": ("from typing import TypedDict\nclass T(TypedDict):\n    x: int\nT(x=1)", {"x": 1}),
+    "a typed dictionary": (
+        "from typing import TypedDict\nclass T(TypedDict):\n    x: int\nT(x=1)",
+        {"x": 1},
+    ),
     "a generic class": (
-        "from typing import Generic, TypeVar\nT = TypeVar('T')\nclass B(Generic[T]): pass\nB[int].__args__",
+        (
+            "from typing import Generic, TypeVar\nT = TypeVar('T')\nclass B(Generic[T]):"
+            " pass\nB[int].__args__"
+        ),
         (int,),
     ),
     "type hints": (
@@ -231,14 +299,24 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
         ["return", "x"],
     ),
     "a protocol": (
-        "from typing import Protocol, runtime_checkable\n@runtime_checkable\nclass P(Protocol):\n    def f(self): ...\nclass C:\n    def f(self): ...\nisinstance(C(), P)",
+        (
+            "from typing import Protocol, runtime_checkable\n@runtime_checkable\nclass"
+            " P(Protocol):\n    def f(self): ...\nclass C:\n    def f(self):"
+            " ...\nisinstance(C(), P)"
+        ),
         True,
     ),
     "super without arguments": (
-        "class A:\n    def f(self): return 1\nclass B(A):\n    def f(self): return super().f() + 1\nB().f()",
+        (
+            "class A:\n    def f(self): return 1\nclass B(A):\n    def f(self): return super().f()"
+            " + 1\nB().f()"
+        ),
         2,
     ),
-    "private names in a class": ("class A:\n    __x = 5\n    def f(self): return self.__x\nA().f()", 5),
+    "private names in a class": (
+        "class A:\n    __x = 5\n    def f(self): return self.__x\nA().f()",
+        5,
+    ),
     "globals and locals": ("x = 5\n[globals()['x'], 'x' in dir()]", [5, True]),
     "exec and eval": ("x = 5\nexec('y = x + 1')\neval('x + y')", 11),
     "what exec has bound": ("exec('y = 6')\ny", 6),
@@ -247,11 +325,17 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
     "arguments for eval": ("x = 5\neval('x', {'x': 6}) + eval(*['x'])", 11),
     "a lambda's default": ("fs = [lambda n=n: n for n in range(3)]\n[f() for f in fs]", [0, 1, 2]),
     "a single dispatch": (
-        "import functools\n@functools.singledispatch\ndef f(x): return 'any'\n@f.register\ndef _(x: int): return 'int'\n[f(1), f('')]",
+        (
+            "import functools\n@functools.singledispatch\ndef f(x): return 'any'\n@f.register\ndef"
+            " _(x: int): return 'int'\n[f(1), f('')]"
+        ),
         ["int", "any"],
     ),
     "a cached property": (
-        "import functools\nclass C:\n    @functools.cached_property\n    def x(self): return 5\nC().x",
+        (
+            "import functools\nclass C:\n    @functools.cached_property\n    def x(self): return"
+            " 5\nC().x"
+        ),
         5,
     ),
     "names with odd letters": ("\uff58 = 5\nx", 5),
@@ -262,14 +346,24 @@ AS_A_MODULE: dict[str, tuple[str, Any]] = {
         [0, 1],
     ),
     "a context manager": (
-        "import contextlib\n@contextlib.contextmanager\ndef c():\n    yield 5\nwith c() as x: y = x\ny",
+        (
+            "import contextlib\n@contextlib.contextmanager\ndef c():\n    yield 5\nwith c() as x: y"
+            " = x\ny"
+        ),
         5,
     ),
     "groups of exceptions": (
-        "caught = []\ntry: raise ExceptionGroup('g', [ValueError(1), TypeError(2)])\nexcept* ValueError as e: caught.append(len(e.exceptions))\nexcept* TypeError as e: caught.append(2)\ncaught",
+        (
+            "caught = []\ntry: raise ExceptionGroup('g', [ValueError(1), TypeError(2)])\nexcept*"
+            " ValueError as e: caught.append(len(e.exceptions))\nexcept* TypeError as e:"
+            " caught.append(2)\ncaught"
+        ),
         [1, 2],
     ),
-    "a text that is inspected": ("def f(x, *, y=1): pass\nimport inspect\nstr(inspect.signature(f))", "(x, *, y=1)"),
+    "a text that is inspected": (
+        "def f(x, *, y=1): pass\nimport inspect\nstr(inspect.signature(f))",
+        "(x, *, y=1)",
+    ),
 }
 
 
@@ -298,7 +392,10 @@ def test_code_with_return_and_await_behaves_like_a_module(kind: str, run: Run) -
     future = "from __future__ import annotations\n"
     front = future if code.startswith(future) else ""
     body = code.removeprefix(future)
-    assert run(f"{front}import asyncio\nawait asyncio.sleep(0)\n{_return_last_expression(body)}") == value
+    assert (
+        run(f"{front}import asyncio\nawait asyncio.sleep(0)\n{_return_last_expression(body)}")
+        == value
+    )
 
 
 @pytest.mark.parametrize("ending", ["", "\nreturn None"], ids=["as it is", "with return"])
@@ -335,7 +432,7 @@ def test_type_statements_and_type_parameters_work(run: Run) -> None:
     assert run(f"{code}return [Pair.__name__, first([5])]") == ["Pair", 5]
 
 
-# --- indentation ------------------------------------------------------------------------------------------------------
+# --- indentation ----------------------------------------------------------------------------------
 
 INDENTED: dict[str, tuple[str, Any]] = {
     "all of it": ("    x = 1\n    x + 1", 2),
@@ -352,7 +449,10 @@ INDENTED: dict[str, tuple[str, Any]] = {
     "tabs of eight inside spaces of eight": ("def f():\n        if True:\n\t\treturn 5\nf()", 5),
     "line endings of Windows": ("    x = 1\r\n    x + 1\r\n", 2),
     "an empty first line": ("\n    x = 1\n    x + 1", 2),
-    "a decorated function": ("    import functools\n    @functools.cache\n    def f():\n        return 5\n    f()", 5),
+    "a decorated function": (
+        "    import functools\n    @functools.cache\n    def f():\n        return 5\n    f()",
+        5,
+    ),
     "a form feed": ("\fx = 1\nx + 1", 2),
 }
 
@@ -369,10 +469,16 @@ TEXTS = {
     "lines of a text of bytes": '    x = b"""\n  one\n        two\n\tthree\n"""\n    x.decode()',
     "lines of a raw text": "    x = r'''\n  one\n        two\n\tthree\n'''\n    x",
     "a text that goes on with a backslash": "    x = 'one\\\n   two\\\n\tthree'\n    x",
-    "a text with a quote and a hash in it": '    x = """\n  it\'s # no comment\n\tthree\n"""\n    x',
+    "a text with a quote and a hash in it": (
+        '    x = """\n  it\'s # no comment\n\tthree\n"""\n    x'
+    ),
     "a text in brackets": '    x = [\n"""\n  one\n\ttwo\n""",\n][0]\n    x',
-    "a text in code that lost its first indentation": 'n = 1\n    x = """\n  one\n\ttwo\n"""\n    x',
-    "a text among tabs and spaces": 'if True:\n\ty = 1\n        x = """\n  one\n\ttwo\n        three\n"""\nx',
+    "a text in code that lost its first indentation": (
+        'n = 1\n    x = """\n  one\n\ttwo\n"""\n    x'
+    ),
+    "a text among tabs and spaces": (
+        'if True:\n\ty = 1\n        x = """\n  one\n\ttwo\n        three\n"""\nx'
+    ),
 }
 
 
@@ -389,7 +495,14 @@ def test_dedenting_does_not_change_strings(kind: str, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["if True:\nx = 1", "    x = 1\n  y = 2", "if 1:\n    x = 1\n  y = 2\nx", "  x\n for", "x = 1\n  for\n  y"]
+    "code",
+    [
+        "if True:\nx = 1",
+        "    x = 1\n  y = 2",
+        "if 1:\n    x = 1\n  y = 2\nx",
+        "  x\n for",
+        "x = 1\n  for\n  y",
+    ],
 )
 def test_invalid_indentation_is_an_error(code: str, run: Run) -> None:
     with pytest.raises(SyntaxError):
@@ -401,7 +514,7 @@ def test_valid_code_is_unchanged(run: Run) -> None:
     assert run(code) == "\n    kept\n\tas it is\n"
 
 
-# --- lines ------------------------------------------------------------------------------------------------------------
+# --- lines ----------------------------------------------------------------------------------------
 
 FAILING = {
     "a plain line": ("x = 1\n\n1 / 0\ny = 2", 3),
@@ -429,7 +542,11 @@ def test_an_error_has_the_line_of_the_sent_code(kind: str, run: Run) -> None:
     code, line = FAILING[kind]
     with pytest.raises(ZeroDivisionError) as caught:
         run(code)
-    lines = [entry.lineno for entry in caught.traceback if str(entry.frame.code.raw.co_filename) == FILENAME]
+    lines = [
+        entry.lineno
+        for entry in caught.traceback
+        if str(entry.frame.code.raw.co_filename) == FILENAME
+    ]
     assert lines[-1] + 1 == line
 
 
@@ -453,7 +570,9 @@ def test_a_syntax_error_has_the_line_of_the_sent_code(code: str, line: int, run:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [50, 5_000, 200_000])
-@pytest.mark.parametrize("piece", ["(", "[", "-", "not ", "a.", "f(", "x if y else ", "lambda: ", "1+"])
+@pytest.mark.parametrize(
+    "piece", ["(", "[", "-", "not ", "a.", "f(", "x if y else ", "lambda: ", "1+"]
+)
 def test_code_of_any_depth_is_a_value_or_an_error_and_never_crashes(piece: str, depth: int) -> None:
     closing = {"(": ")", "[": "]", "f(": ")"}.get(piece, "")
     program = f"""
@@ -467,7 +586,12 @@ sys.stdout.write('alive')
     if depth > 5_000 and not NIGHTLY and piece not in {"(", "-"}:
         pytest.skip("other depths run nightly")
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
     )
     assert done.stdout.endswith("alive"), done.stderr[-500:]
 
@@ -477,7 +601,7 @@ def test_null_bytes_in_code_are_a_clear_error(run: Run) -> None:
         run("x = 1\0")
 
 
-# --- the test suite of Python, as sent code ---------------------------------------------------------------------------
+# --- the test suite of Python, as sent code -------------------------------------------------------
 
 PYTHON_TESTS = (
     "test_grammar",
@@ -544,7 +668,9 @@ result = unittest.TextTestRunner(stream=io.StringIO(), verbosity=0).run(suite)
 bad = [str(case) for case, _ in (*result.failures, *result.errors)]
 sys.stdout.write(json.dumps({'run': result.testsRun, 'bad': sorted(bad)}))
 """
-PLAINLY = DRIVER.replace("execute(code, module.__dict__)", "exec(compile(code, where, 'exec'), module.__dict__)")
+PLAINLY = DRIVER.replace(
+    "execute(code, module.__dict__)", "exec(compile(code, where, 'exec'), module.__dict__)"
+)
 
 
 def _run_python_tests(program: str, name: str, ending: str) -> dict[str, Any]:
@@ -575,5 +701,7 @@ def test_the_test_suite_of_python_passes_as_sent_code(name: str, ending: str) ->
 
 
 def test_the_driver_of_the_test_suite_detects_failures() -> None:
-    broken = DRIVER.replace("code = file.read()", "code = file.read().replace('assertEqual', 'assertNotEqual')")
+    broken = DRIVER.replace(
+        "code = file.read()", "code = file.read().replace('assertEqual', 'assertNotEqual')"
+    )
     assert _run_python_tests(broken, "test_with", "")["bad"]

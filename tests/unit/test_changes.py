@@ -1,4 +1,6 @@
-"""The change feed: one poll for all who watch, reports from other threads, and values that must settle."""
+"""The change feed: one poll for all who watch, reports from other threads, and values that must
+settle.
+"""
 
 import asyncio
 import threading
@@ -40,7 +42,9 @@ class Source:
             await self.read_again.wait()
 
 
-async def test_all_who_watch_share_one_poll_that_ends_with_the_last_of_them(changes: Changes) -> None:
+async def test_all_who_watch_share_one_poll_that_ends_with_the_last_of_them(
+    changes: Changes,
+) -> None:
     source = Source()
     changes.poll("files", source.read)
     woken = [0, 0]
@@ -70,7 +74,9 @@ async def test_all_who_watch_share_one_poll_that_ends_with_the_last_of_them(chan
     assert source.reads == reads
 
 
-async def test_a_report_from_another_thread_wakes_those_who_watch_its_kind(changes: Changes) -> None:
+async def test_a_report_from_another_thread_wakes_those_who_watch_its_kind(
+    changes: Changes,
+) -> None:
     changes.seconds = 3600
     watching = changes.watch("runs", "tokens")
     await anext(watching)

@@ -47,7 +47,10 @@ def converse(talk: Talk, result: Result | Exception | None = None) -> None:
         raise result or AssertionError("unexpected request")
 
     async def main() -> None:
-        channel, sink = Channel(respond, lambda _method, _params: None, lambda _kind, _data: None), Sink()
+        channel, sink = (
+            Channel(respond, lambda _method, _params: None, lambda _kind, _data: None),
+            Sink(),
+        )
         channel.connection_made(sink)
         channel.reads_from(sink)
         await talk(channel, sink)
@@ -80,7 +83,11 @@ class Unfinished(ToolError):
     ("result", "kind", "message"),
     [
         (Result(ok=True, value=[WithoutText()]), "RuntimeError", "it has no text"),
-        (Result(ok=True, value={"deep": object.__new__(WithoutText)}), "RuntimeError", "it has no text"),
+        (
+            Result(ok=True, value={"deep": object.__new__(WithoutText)}),
+            "RuntimeError",
+            "it has no text",
+        ),
         (Result(ok=False, error=ToolError("failed", odd=WithoutText())), "ToolError", "failed"),
         (Result(ok=False, error=Unfinished()), "Unfinished", "Unfinished"),
         (OSError("no disk"), "OSError", "no disk"),

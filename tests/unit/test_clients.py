@@ -54,10 +54,23 @@ def remove_edits(text: str, edits: list[Edit]) -> str:
     return "".join([*kept, text[at:]])
 
 
-# --- JSON with comments ------------------------------------------------------------------------------------
+# --- JSON with comments ---------------------------------------------------------------------------
 
 TRIVIA = st.sampled_from(
-    ["", "", " ", "\n", "\t", "\r\n", "\n    ", "// c, }\n", '/* "a": { */', " /* é\n*/ ", "//\n//\n", "\r"]
+    [
+        "",
+        "",
+        " ",
+        "\n",
+        "\t",
+        "\r\n",
+        "\n    ",
+        "// c, }\n",
+        '/* "a": { */',
+        " /* é\n*/ ",
+        "//\n//\n",
+        "\r",
+    ]
 )
 KEYS = st.sampled_from(["a", "mcpServers", "é", "//", 'with \\" quote'])
 
@@ -67,7 +80,9 @@ def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
     """Draw a JSON value with comments in every gap."""
     kind = draw(st.sampled_from(["{", "[", ""])) if 0 < depth < 4 else "{" if depth == 0 else ""
     if not kind:
-        return draw(st.sampled_from(['"x, // }"', "1", "-0.5e3", "true", "null", '""', '"\\u00e9\\n"']))
+        return draw(
+            st.sampled_from(['"x, // }"', "1", "-0.5e3", "true", "null", '""', '"\\u00e9\\n"'])
+        )
 
     def gap() -> str:
         return draw(TRIVIA)
@@ -76,7 +91,8 @@ def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
     if kind == "{":
         keys = draw(st.lists(KEYS, min_size=len(parts), max_size=len(parts), unique=True))
         values = [
-            "{}" if key == "mcpServers" and part[0] != "{" else part for key, part in zip(keys, parts, strict=True)
+            "{}" if key == "mcpServers" and part[0] != "{" else part
+            for key, part in zip(keys, parts, strict=True)
         ]
         parts = [f'"{key}"{gap()}:{gap()}{value}' for key, value in zip(keys, values, strict=True)]
     inner = ",".join(f"{gap()}{part}{gap()}" for part in parts)
@@ -87,7 +103,9 @@ def json_texts(draw: st.DrawFn, depth: int = 0) -> str:
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(text=json_texts(), before=TRIVIA, after=TRIVIA, mark=st.sampled_from(["", "\ufeff"]))
-def test_an_entry_is_added_to_any_json_and_nothing_else_changes(text: str, before: str, after: str, mark: str) -> None:
+def test_an_entry_is_added_to_any_json_and_nothing_else_changes(
+    text: str, before: str, after: str, mark: str
+) -> None:
     whole = mark + before + text + after
     old = parse_json(whole)
     edits = json_edit.edits_for(whole, "mcp.json", PATH, ENTRY, CURRENT)
@@ -105,8 +123,13 @@ def test_strict_json_is_parsed_like_in_python(text: str) -> None:
 
 
 @pytest.mark.slow
-@given(text=json_texts(), entry=st.fixed_dictionaries({"command": st.text(), "args": st.lists(st.text())}))
-def test_a_stale_entry_is_updated_and_keeps_its_other_keys(text: str, entry: dict[str, Any]) -> None:
+@given(
+    text=json_texts(),
+    entry=st.fixed_dictionaries({"command": st.text(), "args": st.lists(st.text())}),
+)
+def test_a_stale_entry_is_updated_and_keeps_its_other_keys(
+    text: str, entry: dict[str, Any]
+) -> None:
     old = merge_json(text)
     new = merge_json(old, entry)
     assert parse_json(new) == expected_data(parse_json(text), {**ENTRY, **entry})
@@ -122,25 +145,38 @@ def test_an_empty_file_gets_an_object(text: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("{}", '{\n  "mcpServers": {\n    "onetool": {\n      "command": "x",\n      "args": []\n    }\n  }\n}'),
+        (
+            "{}",
+            (
+                '{\n  "mcpServers": {\n    "onetool": {\n      "command": "x",\n      "args": []\n '
+                "   }\n  }\n}"
+            ),
+        ),
         ('{"a":1}', '{"a":1,"mcpServers":{"onetool":{"command":"x","args":[]}}}'),
         (
             '{\r\n\t"mcpServers": {\r\n\t\t"a": {} // about a\r\n\t}\r\n}\r\n',
             (
-                '{\r\n\t"mcpServers": {\r\n\t\t"a": {}, // about a\r\n\t\t"onetool": {\r\n\t\t\t"command": "x"'
-                ',\r\n\t\t\t"args": []\r\n\t\t}\r\n\t}\r\n}\r\n'
+                '{\r\n\t"mcpServers": {\r\n\t\t"a": {}, // about a\r\n\t\t"onetool":'
+                ' {\r\n\t\t\t"command": "x",\r\n\t\t\t"args": []\r\n\t\t}\r\n\t}\r\n}\r\n'
             ),
         ),
         (
-            '{\n    "mcpServers": {\n        "a": {}, /* a */ // b\n        // "old": {},\n    },\n}\n',
             (
-                '{\n    "mcpServers": {\n        "a": {}, /* a */ // b\n        "onetool": {\n            "command": '
-                '"x",\n            "args": []\n        },\n        // "old": {},\n    },\n}\n'
+                '{\n    "mcpServers": {\n        "a": {}, /* a */ // b\n        // "old": {},\n   '
+                " },\n}\n"
+            ),
+            (
+                '{\n    "mcpServers": {\n        "a": {}, /* a */ // b\n        "onetool": {\n     '
+                '       "command": "x",\n            "args": []\n        },\n        // "old":'
+                " {},\n    },\n}\n"
             ),
         ),
         (
             '{ "mcpServers": { // none yet\n  } }',
-            '{ "mcpServers": { // none yet\n  "onetool": {\n    "command": "x",\n    "args": []\n  }\n  } }',
+            (
+                '{ "mcpServers": { // none yet\n  "onetool": {\n    "command": "x",\n    "args":'
+                " []\n  }\n  } }"
+            ),
         ),
     ],
 )
@@ -156,7 +192,10 @@ def test_lists_of_arguments_are_written_on_one_line() -> None:
     ("text", "message"),
     [
         ('{\n"a": 1\n"b": 2}', "mcp.json:3: is not valid JSON: Expecting ',' delimiter"),
-        ("{\n\n'a': 1}", "mcp.json:3: is not valid JSON: Expecting property name enclosed in double quotes"),
+        (
+            "{\n\n'a': 1}",
+            "mcp.json:3: is not valid JSON: Expecting property name enclosed in double quotes",
+        ),
         ('{"a" 1}', "Expecting ':' delimiter"),
         ('{"a": }', "Expecting value"),
         ('{"a": 1', "Expecting ',' delimiter"),
@@ -195,7 +234,7 @@ def test_a_huge_file_is_edited_in_seconds() -> None:
     assert '"onetool"' in texts[0]
 
 
-# --- TOML --------------------------------------------------------------------------------------------------
+# --- TOML -----------------------------------------------------------------------------------------
 
 TOML_PATH = ("mcp_servers", "onetool")
 TOML_LINES = st.lists(
@@ -212,7 +251,12 @@ def merge_toml(text: str, entry: Mapping[str, Any] = ENTRY) -> str:
     return toml_edit.update(text, "config.toml", TOML_PATH, entry, CURRENT)
 
 
-@given(lines=TOML_LINES, ends=st.sampled_from(["\n", "\r\n"]), last=st.booleans(), mark=st.sampled_from(["", "\ufeff"]))
+@given(
+    lines=TOML_LINES,
+    ends=st.sampled_from(["\n", "\r\n"]),
+    last=st.booleans(),
+    mark=st.sampled_from(["", "\ufeff"]),
+)
 def test_a_table_is_added_to_any_toml_and_nothing_else_changes(
     lines: list[str], ends: str, last: bool, mark: str
 ) -> None:
@@ -232,7 +276,10 @@ def test_a_table_is_added_to_any_toml_and_nothing_else_changes(
     [
         '[mcp_servers.onetool]\ncommand = "old" # why\nargs = ["x"]\nenabled = true\n',
         '[mcp_servers.onetool]\r\nargs = [\r\n  "x", # one\r\n  "y",\r\n]\r\ncommand = "old"\r\n',
-        "a = '''\n[mcp_servers.onetool]\ncommand = 'old'\n'''\n[mcp_servers.'onetool'] # ours\ncommand = 'old'",
+        (
+            "a = '''\n[mcp_servers.onetool]\ncommand = 'old'\n'''\n[mcp_servers.'onetool'] #"
+            " ours\ncommand = 'old'"
+        ),
         '[mcp_servers.onetool]\n[mcp_servers.onetool.env]\ncommand = "not this"\n',
         "[mcp_servers]\nonetool = {command = 'x', url = 'y'} # why\n",
         "\ufeffmcp_servers.onetool.command = 'x'\n\n[mcp_servers.onetool.env]\nA = '1'\n",
@@ -249,16 +296,23 @@ def test_a_stale_table_is_updated(old: str) -> None:
 
 
 def test_only_the_stale_line_of_a_file_changes() -> None:
-    before = "x = 0x1F # hex\r\n'odd key'=1\r\n\r\n[mcp_servers . onetool]  # ours\r\n\tcommand='old'\t# why\r\n"
+    before = (
+        "x = 0x1F # hex\r\n'odd key'=1\r\n\r\n[mcp_servers . onetool]  # ours\r\n\tcommand='old'\t#"
+        " why\r\n"
+    )
     after = "\r\n# about z\r\n[z]\r\na=[ 1,2 , ]\r\n[[l]]\r\n[mcp_servers.b]\r\nc='''\r\nd\r\n'''"
-    new = toml_edit.update(before + after, "config.toml", TOML_PATH, {"command": "new", "args": []}, CURRENT)
+    new = toml_edit.update(
+        before + after, "config.toml", TOML_PATH, {"command": "new", "args": []}, CURRENT
+    )
     assert new == before.replace("'old'", '"new"') + after
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_huge_toml_file_is_edited_in_seconds() -> None:
-    text = "".join(f'[projects."/home/ada/{number}"]\ntrust_level = "trusted"\n' for number in range(60_000))
+    text = "".join(
+        f'[projects."/home/ada/{number}"]\ntrust_level = "trusted"\n' for number in range(60_000)
+    )
     texts: list[str] = []
     assert measure_seconds(lambda: texts.append(merge_toml(text)), enough=20) < 20
     assert texts[0].startswith(text)
@@ -272,7 +326,10 @@ def test_a_huge_toml_file_is_edited_in_seconds() -> None:
         ("mcp_servers = {a = {command = 'x'}}", "edit it manually"),
         ("mcp_servers = 3", "edit it manually"),
         ("[[mcp_servers]]", "edit it manually"),
-        ("[mcp_servers.onetool]\ncommand = 'x'\n" + "#" * toml_edit.MAX_EDITED_CHARACTERS, "edit it manually"),
+        (
+            "[mcp_servers.onetool]\ncommand = 'x'\n" + "#" * toml_edit.MAX_EDITED_CHARACTERS,
+            "edit it manually",
+        ),
         ("a = 1\na = 2\n", "config.toml:2: is not valid TOML"),
         ("a = " + "[" * 3000 + "]" * 3000, "nested too deep"),
     ],
@@ -283,17 +340,23 @@ def test_toml_that_cannot_be_extended_is_rejected(text: str, message: str) -> No
     assert message in str(caught.value)
 
 
-# --- YAML --------------------------------------------------------------------------------------------------
+# --- YAML -----------------------------------------------------------------------------------------
 
 SERVERS = {
-    "git hub": {"command": "npx", "args": ["-y", "a: b", "#no", "", "true", "1"], "env": {"X": "\x7f\u2028😀'\""}}
+    "git hub": {
+        "command": "npx",
+        "args": ["-y", "a: b", "#no", "", "true", "1"],
+        "env": {"X": "\x7f\u2028😀'\""},
+    }
 }
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 def add_servers(text: str, servers: Mapping[str, Any]) -> str:
     old = yaml_edit.parse_mapping(text, "onetool.yaml")
-    return yaml_edit.update(text, "onetool.yaml", {**old, "servers": {**(old.get("servers") or {}), **servers}})
+    return yaml_edit.update(
+        text, "onetool.yaml", {**old, "servers": {**(old.get("servers") or {}), **servers}}
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,11 +385,16 @@ def add_servers(text: str, servers: Mapping[str, Any]) -> str:
 def test_servers_are_added_to_yaml_and_everything_else_is_kept(text: str) -> None:
     old = yaml_edit.parse_mapping(text, "onetool.yaml")
     new = add_servers(text, SERVERS)
-    assert yaml_loader.read(new, "x").data == {**old, "servers": {**(old.get("servers") or {}), **SERVERS}}
+    assert yaml_loader.read(new, "x").data == {
+        **old,
+        "servers": {**(old.get("servers") or {}), **SERVERS},
+    }
     comments = [line[line.index("#") :] for line in text.splitlines() if "#" in line]
     assert all(comment in new for comment in comments)
     lines = iter(new.splitlines())
-    assert all(line in lines for line in text.splitlines() if "servers" not in line)  # in the same order
+    assert all(
+        line in lines for line in text.splitlines() if "servers" not in line
+    )  # in the same order
     assert ("\r\n" in text) == ("\r\n" in new)
     more = add_servers(new, {"second": {"url": "https://x/?a=b#c"}})
     assert yaml_loader.read(more, "x").data["servers"]["second"] == {"url": "https://x/?a=b#c"}
@@ -340,7 +408,9 @@ def test_any_string_survives_yaml(secrets: dict[str, str]) -> None:
     assert text.startswith("# mine\n")
 
 
-@pytest.mark.parametrize("text", ["{servers: {}, aliases: {}}\n", "{aliases: {}}\n", "a: 1\n...\n", "- 1\n", "a: [\n"])
+@pytest.mark.parametrize(
+    "text", ["{servers: {}, aliases: {}}\n", "{aliases: {}}\n", "a: 1\n...\n", "- 1\n", "a: [\n"]
+)
 def test_yaml_that_cannot_be_extended_is_rejected_or_extended_correctly(text: str) -> None:
     try:
         new = add_servers(text, SERVERS)
@@ -350,16 +420,26 @@ def test_yaml_that_cannot_be_extended_is_rejected_or_extended_correctly(text: st
         assert yaml_loader.read(new, "x").data["servers"] == SERVERS
 
 
-# --- files -------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_a_changed_file_keeps_its_mode_and_gets_numbered_backups(tmp_path: Path) -> None:
     file = tmp_path / "mcp.json"
     file.write_bytes(b"one\r\n")
     file.chmod(0o640)
-    backups = [text_files.write(text_files.read(file), text) for text in ("two\r\n", "three", "four")]
-    assert [backup and backup.name for backup in backups] == ["mcp.json.bak", "mcp.json.bak.1", "mcp.json.bak.2"]
-    assert [backup and backup.read_bytes() for backup in backups] == [b"one\r\n", b"two\r\n", b"three"]
+    backups = [
+        text_files.write(text_files.read(file), text) for text in ("two\r\n", "three", "four")
+    ]
+    assert [backup and backup.name for backup in backups] == [
+        "mcp.json.bak",
+        "mcp.json.bak.1",
+        "mcp.json.bak.2",
+    ]
+    assert [backup and backup.read_bytes() for backup in backups] == [
+        b"one\r\n",
+        b"two\r\n",
+        b"three",
+    ]
     assert file.read_bytes() == b"four"
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o640}
 
@@ -424,13 +504,18 @@ def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     file = tmp_path / "secrets.yaml"
     file.write_text("A: b\n")
     file.chmod(0o644)
-    assert text_files.write(text_files.read(file), "A: c\n", mode=text_files.OWNER_ONLY, keep=False) is None
+    assert (
+        text_files.write(text_files.read(file), "A: c\n", mode=text_files.OWNER_ONLY, keep=False)
+        is None
+    )
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
+def test_a_full_disk_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
     def fail(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -460,7 +545,9 @@ def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:
 
 def test_a_diff_hides_secrets_and_truncates_long_lines(tmp_path: Path) -> None:
     before = text_files.TextFile(tmp_path / "x.json", b"", 'a\n"KEY": "hidden value"\nb\n')
-    output = text_files.diff(before, before.text + "c\n" + "d" * 5000, lambda text: text.replace("hidden value", "***"))
+    output = text_files.diff(
+        before, before.text + "c\n" + "d" * 5000, lambda text: text.replace("hidden value", "***")
+    )
     assert "hidden" not in output
     assert "+c\n+... a line of 5,000 characters" in output
 
@@ -468,8 +555,12 @@ def test_a_diff_hides_secrets_and_truncates_long_lines(tmp_path: Path) -> None:
 @pytest.mark.slow
 @given(old=st.lists(st.sampled_from("abc")), new=st.lists(st.sampled_from("abc")))
 def test_a_diff_is_a_valid_unified_diff(old: list[str], new: list[str]) -> None:
-    output = text_files.diff(text_files.TextFile(Path("x"), b"", "\n".join(old)), "\n".join(new)).splitlines()
-    assert [line[1:] for line in output[2:] if line[0] == "+"].count("a") >= new.count("a") - old.count("a")
+    output = text_files.diff(
+        text_files.TextFile(Path("x"), b"", "\n".join(old)), "\n".join(new)
+    ).splitlines()
+    assert [line[1:] for line in output[2:] if line[0] == "+"].count("a") >= new.count(
+        "a"
+    ) - old.count("a")
     for hunk in (line.split() for line in output if line.startswith("@@")):
         start, size = (int(number) for number in (hunk[2][1:] + ",1").split(",")[:2])
         at = output.index(" ".join(hunk)) + 1
@@ -490,7 +581,7 @@ def test_a_diff_of_huge_files_is_fast(tmp_path: Path) -> None:
     assert len(outputs[0].splitlines()) < 20
 
 
-# --- locations, and the command that starts OneTool --------------------------------------------------------
+# --- locations, and the command that starts OneTool -----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -513,10 +604,16 @@ def test_the_file_of_vs_code_depends_on_the_system(system: str, expected: str) -
         ("claude-code", {"CLAUDE_CONFIG_DIR": "/c"}, "/c/.claude.json"),
         ("codex", {"CODEX_HOME": "/c"}, "/c/config.toml"),
         ("zed", {"XDG_CONFIG_HOME": "/c"}, "/c/zed/settings.json"),
-        ("claude-desktop", {"XDG_CONFIG_HOME": ""}, "/home/ada/.config/Claude/claude_desktop_config.json"),
+        (
+            "claude-desktop",
+            {"XDG_CONFIG_HOME": ""},
+            "/home/ada/.config/Claude/claude_desktop_config.json",
+        ),
     ],
 )
-def test_environment_variables_change_the_files_of_clients(client: str, env: dict[str, str], expected: str) -> None:
+def test_environment_variables_change_the_files_of_clients(
+    client: str, env: dict[str, str], expected: str
+) -> None:
     machine = Machine("linux", env, Path("/home/ada"), Path("/place"))
     assert CLIENTS[client].locate_file(machine, project=False) == Path(expected)
 
@@ -534,13 +631,17 @@ def install_executable(directory: Path) -> Path:
 
 def test_onetool_is_started_by_the_executable_next_to_its_python(tmp_path: Path) -> None:
     python = install_executable(tmp_path / "bin")
-    assert find_start_command(python, None, lambda _: None) == OneToolCommand(str(tmp_path / "bin" / "onetool"))
+    assert find_start_command(python, None, lambda _: None) == OneToolCommand(
+        str(tmp_path / "bin" / "onetool")
+    )
 
 
 def test_onetool_in_the_uv_cache_is_started_by_uvx(tmp_path: Path) -> None:
     python = install_executable(tmp_path / "archive-v0" / "x" / "bin")
     programs = {"uvx": "/usr/bin/uvx"}
-    assert find_start_command(python, None, programs.get) == OneToolCommand("/usr/bin/uvx", ("onetool-run",))
+    assert find_start_command(python, None, programs.get) == OneToolCommand(
+        "/usr/bin/uvx", ("onetool-run",)
+    )
     git = json.dumps({"url": "https://x/y.git", "vcs_info": {"vcs": "git"}})
     assert find_start_command(python, git, programs.get).args == (
         "--from",
@@ -555,11 +656,15 @@ def test_without_an_executable_python_is_used_and_nothing_is_downloaded(tmp_path
     assert start.command == str(tmp_path / "python")
 
 
-# --- servers of clients ------------------------------------------------------------------------------------
+# --- servers of clients ---------------------------------------------------------------------------
 
 
-def read_client_servers(text: str, name: str = "mcp.json", directory: Path = Path("/place")) -> ClientServers:
-    return client_servers.read_servers(text_files.TextFile(Path("/place") / name, text.encode(), text), directory)
+def read_client_servers(
+    text: str, name: str = "mcp.json", directory: Path = Path("/place")
+) -> ClientServers:
+    return client_servers.read_servers(
+        text_files.TextFile(Path("/place") / name, text.encode(), text), directory
+    )
 
 
 def import_from(
@@ -570,13 +675,20 @@ def import_from(
     inline_secrets: bool = True,
 ) -> ServerImport:
     target = ImportTarget(
-        servers or {}, secrets or {}, frozenset({"machine"}), env or {}, Path("/place"), Path("/home/ada")
+        servers or {},
+        secrets or {},
+        frozenset({"machine"}),
+        env or {},
+        Path("/place"),
+        Path("/home/ada"),
     )
     return import_servers(found, target, inline_secrets=inline_secrets)
 
 
 def import_server(server: Mapping[str, Any], **env: str) -> Any:
-    return import_from(ClientServers(Path("/place/mcp.json"), {"a": server}), env=env).servers.get("a")
+    return import_from(ClientServers(Path("/place/mcp.json"), {"a": server}), env=env).servers.get(
+        "a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -589,7 +701,10 @@ def import_server(server: Mapping[str, Any], **env: str) -> Any:
         '{"context_servers": {"a": {"command": {"path": "x", "args": []}}}}',
         '{"a": {"command": "x"}}',
         '[mcp_servers.a]\ncommand = "x"',
-        '{"projects": {"/place": {"mcpServers": {"a": {"command": "x"}}}, "/b": {"mcpServers": {"b": {}}}}}',
+        (
+            '{"projects": {"/place": {"mcpServers": {"a": {"command": "x"}}}, "/b": {"mcpServers":'
+            ' {"b": {}}}}}'
+        ),
     ],
 )
 def test_the_format_is_detected_from_the_content(text: str) -> None:
@@ -597,7 +712,10 @@ def test_the_format_is_detected_from_the_content(text: str) -> None:
 
 
 def test_servers_of_other_directories_are_skipped_and_named() -> None:
-    text = '{"mcpServers": {}, "projects": {"/other": {"mcpServers": {"b": {"command": "y"}}}, "/c": {}}}'
+    text = (
+        '{"mcpServers": {}, "projects": {"/other": {"mcpServers": {"b": {"command": "y"}}}, "/c":'
+        " {}}}"
+    )
     assert read_client_servers(text).notes == ("skipped servers of /other: b",)
 
 
@@ -612,7 +730,9 @@ def test_servers_of_other_directories_are_skipped_and_named() -> None:
         ("{\n'", "x.json", r"x\.json:2: is not valid JSON"),
     ],
 )
-def test_a_file_that_cannot_be_imported_is_an_error_with_the_reason(text: str, name: str, message: str) -> None:
+def test_a_file_that_cannot_be_imported_is_an_error_with_the_reason(
+    text: str, name: str, message: str
+) -> None:
     with pytest.raises(ToolError, match=message):
         read_client_servers(text, name)
 
@@ -652,8 +772,16 @@ def test_keys_of_clients_are_translated(given: dict[str, Any], expected: dict[st
 
 def test_a_url_without_a_type_is_sse_for_gemini_only() -> None:
     servers = {"a": {"url": "https://x/mcp"}}
-    assert import_from(ClientServers(Path("/w/.gemini/settings.json"), servers)).servers["a"]["transport"] == "sse"
-    assert "transport" not in import_from(ClientServers(Path("/w/.cursor/mcp.json"), servers)).servers["a"]
+    assert (
+        import_from(ClientServers(Path("/w/.gemini/settings.json"), servers)).servers["a"][
+            "transport"
+        ]
+        == "sse"
+    )
+    assert (
+        "transport"
+        not in import_from(ClientServers(Path("/w/.cursor/mcp.json"), servers)).servers["a"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -678,7 +806,9 @@ def test_variables_of_clients_are_translated_or_kept(text: str, expected: str) -
 
 
 def test_unsupported_keys_and_variables_are_reported() -> None:
-    servers = {"a": {"command": "x", "args": ["${command:pick}"], "envFile": ".env", "autoApprove": []}}
+    servers = {
+        "a": {"command": "x", "args": ["${command:pick}"], "envFile": ".env", "autoApprove": []}
+    }
     notes = " ".join(import_from(ClientServers(Path("/w/mcp.json"), servers)).notes)
     assert "${command:pick}" in notes
     assert "envFile, autoApprove" in notes
@@ -690,12 +820,18 @@ def test_inputs_become_variables() -> None:
         "servers": {"a": {"command": "x", "env":
         {"K": "${input:api-key}", "R": "${input:region}", "U": "${input:1}"}}}}"""
     result = import_from(read_client_servers(text))
-    assert result.servers["a"]["env"] == {"K": "${API_KEY:-}", "R": "${REGION:-eu}", "U": "${INPUT_1:-}"}
+    assert result.servers["a"]["env"] == {
+        "K": "${API_KEY:-}",
+        "R": "${REGION:-eu}",
+        "U": "${INPUT_1:-}",
+    }
     assert result.missing == {"API_KEY": "The key", "INPUT_1": ""}
 
 
 def test_gemini_variables_need_no_braces() -> None:
-    found = ClientServers(Path("/w/.gemini/settings.json"), {"a": {"command": "x", "env": {"K": "$KEY"}}})
+    found = ClientServers(
+        Path("/w/.gemini/settings.json"), {"a": {"command": "x", "env": {"K": "$KEY"}}}
+    )
     assert import_from(found, env={"KEY": "1"}).servers["a"]["env"] == {"K": "${KEY}"}
 
 
@@ -719,8 +855,21 @@ def test_a_server_with_onetool_as_argument_is_not_our_entry() -> None:
 
 
 def test_names_become_python_identifiers() -> None:
-    names = ["my-server", "my_server", "21st.dev", "class", "machine", "list", "münchen", "日本", "-", "ﬁle"]
-    result = import_from(ClientServers(Path("/w/mcp.json"), {name: {"command": "x"} for name in names}))
+    names = [
+        "my-server",
+        "my_server",
+        "21st.dev",
+        "class",
+        "machine",
+        "list",
+        "münchen",
+        "日本",
+        "-",
+        "ﬁle",
+    ]
+    result = import_from(
+        ClientServers(Path("/w/mcp.json"), {name: {"command": "x"} for name in names})
+    )
     assert list(result.servers) == [
         "my_server", "my_server_2", "mcp_21st_dev", "mcp_class", "mcp_machine", "mcp_list", "münchen", "日本", "server",
         "file",
@@ -729,17 +878,34 @@ def test_names_become_python_identifiers() -> None:
 
 
 def test_the_first_file_wins_and_existing_servers_are_kept() -> None:
-    first, second = (ClientServers(Path(f"/w/{n}"), {"a": {"command": n}, n: {"command": n}}) for n in ("one", "two"))
-    result = import_from(first, second, servers={"one": {"command": "other"}, "two": {"command": "two"}})
+    first, second = (
+        ClientServers(Path(f"/w/{n}"), {"a": {"command": n}, n: {"command": n}})
+        for n in ("one", "two")
+    )
+    result = import_from(
+        first, second, servers={"one": {"command": "other"}, "two": {"command": "two"}}
+    )
     assert result.servers == {"a": {"command": "one"}}
     assert "a: skipped the duplicate in /w/two" in " ".join(result.notes)
-    assert "one: skipped, because a server of this name exists with other settings" in " ".join(result.notes)
+    assert "one: skipped, because a server of this name exists with other settings" in " ".join(
+        result.notes
+    )
     assert "two: already imported" in result.notes
 
 
 @pytest.mark.parametrize(
     "server",
-    [3, None, [], {}, {"args": []}, {"url": ""}, {"url": "ws://x", "type": "ws"}, {"url": "ftp://x"}, {"command": ""}],
+    [
+        3,
+        None,
+        [],
+        {},
+        {"args": []},
+        {"url": ""},
+        {"url": "ws://x", "type": "ws"},
+        {"url": "ftp://x"},
+        {"command": ""},
+    ],
 )
 def test_an_invalid_server_is_skipped_and_reported(server: Any) -> None:
     result = import_from(ClientServers(Path("/w/mcp.json"), {"a": server}))
@@ -751,7 +917,7 @@ def test_a_url_may_start_with_a_variable() -> None:
     assert import_server({"url": "${BASE:-https://x}/mcp"}) == {"url": "${BASE:-https://x}/mcp"}
 
 
-# --- secrets -----------------------------------------------------------------------------------------------
+# --- secrets --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -796,14 +962,19 @@ def test_ordinary_values_are_not_secrets(name: str, value: str) -> None:
     assert not looks_secret(name, value)
 
 
-@pytest.mark.parametrize("part", ["-eyJ", "-----BEGIN PRIVATE KEY-----x", "1234567890:", "sk-", "-SG.", "T12345678/B"])
+@pytest.mark.parametrize(
+    "part", ["-eyJ", "-----BEGIN PRIVATE KEY-----x", "1234567890:", "sk-", "-SG.", "T12345678/B"]
+)
 def test_secrets_are_searched_in_linear_time(part: str) -> None:
     text = part * (1_000_000 // len(part))
     assert measure_seconds(lambda: SECRET_VALUE.sub("", text), enough=2) < 2
 
 
 def test_a_private_key_is_matched_to_its_end() -> None:
-    key = "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,00\n\nMIIB\n-----END RSA PRIVATE KEY-----"
+    key = (
+        "-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,00\n\nMIIB\n-----END RSA PRIVATE"
+        " KEY-----"
+    )
     assert SECRET_VALUE.sub("***", f"before {key} after") == "before *** after"
 
 
@@ -820,7 +991,10 @@ _HEX = "0123456789abcdef" * 2
         (["--token", "abc=def99xyz"], ["abc=def99xyz"]),
         (["--token", f"{_HEX}=="], [f"{_HEX}=="]),
         (["-c", "API_KEY=Secret99x exec srv"], ["Secret99x"]),
-        (["-lc", "cd x && TOKEN='Secret 99x' srv --api-key Other88yy"], ["Secret 99x", "Other88yy"]),
+        (
+            ["-lc", "cd x && TOKEN='Secret 99x' srv --api-key Other88yy"],
+            ["Secret 99x", "Other88yy"],
+        ),
         (["-k", "Zx81hhQpL0vN3mR7tW2yB5cD"], ["Zx81hhQpL0vN3mR7tW2yB5cD"]),
         (["-p", "8080", "-t", "stdio"], []),
         ([f"https://example.org/s/{_HEX}/mcp"], [_HEX]),
@@ -829,7 +1003,8 @@ _HEX = "0123456789abcdef" * 2
 )
 def test_only_the_secret_part_of_an_argument_is_moved(args: list[str], secrets: list[str]) -> None:
     result = import_from(
-        ClientServers(Path("/w/mcp.json"), {"a": {"command": "srv", "args": args}}), inline_secrets=False
+        ClientServers(Path("/w/mcp.json"), {"a": {"command": "srv", "args": args}}),
+        inline_secrets=False,
     )
     assert sorted(result.secrets.values()) == sorted(secrets)
     assert sorted(find_secrets(args)) == sorted(secrets)
@@ -851,13 +1026,22 @@ def test_secrets_get_unique_names_and_equal_secrets_are_shared() -> None:
         "d": {"url": "https://x", "headers": {"Authorization": "Bearer third-key", "Accept": "x"}},
     }
     result = import_from(
-        ClientServers(Path("/w/mcp.json"), servers), secrets={"B_B_API_KEY": "other"}, inline_secrets=False
+        ClientServers(Path("/w/mcp.json"), servers),
+        secrets={"B_B_API_KEY": "other"},
+        inline_secrets=False,
     )
-    assert result.secrets == {"API_KEY": "first-key", "B_B_API_KEY_2": "second-key", "D_AUTHORIZATION": "third-key"}
+    assert result.secrets == {
+        "API_KEY": "first-key",
+        "B_B_API_KEY_2": "second-key",
+        "D_AUTHORIZATION": "third-key",
+    }
     assert result.servers["a"]["env"] == {"API_KEY": "${API_KEY}", "MODE": "dark"}
     assert result.servers["b_b"]["env"] == {"API_KEY": "${B_B_API_KEY_2}"}
     assert result.servers["c"]["env"] == {"API_KEY": "${API_KEY}"}
-    assert result.servers["d"]["headers"] == {"Authorization": "Bearer ${D_AUTHORIZATION}", "Accept": "x"}
+    assert result.servers["d"]["headers"] == {
+        "Authorization": "Bearer ${D_AUTHORIZATION}",
+        "Accept": "x",
+    }
     again = import_from(ClientServers(Path("/w/mcp.json"), servers), secrets={**result.secrets, "B_B_API_KEY": "other"},
                   servers=result.servers, inline_secrets=False)  # fmt: skip
     assert (again.servers, again.secrets) == ({}, {})
@@ -869,9 +1053,17 @@ TOKEN = "ghp_" + "a1" * 18
 @pytest.mark.parametrize(
     ("server", "hidden", "secrets"),
     [
-        ({"args": ["--api-key", "k1234567"]}, {"args": ["--api-key", "${A_API_KEY}"]}, {"A_API_KEY": "k1234567"}),
+        (
+            {"args": ["--api-key", "k1234567"]},
+            {"args": ["--api-key", "${A_API_KEY}"]},
+            {"A_API_KEY": "k1234567"},
+        ),
         ({"args": ["--token=k1234567"]}, {"args": ["--token=${A_TOKEN}"]}, {"A_TOKEN": "k1234567"}),
-        ({"args": ["-e", "API_KEY=k1234567"]}, {"args": ["-e", "API_KEY=${A_API_KEY}"]}, {"A_API_KEY": "k1234567"}),
+        (
+            {"args": ["-e", "API_KEY=k1234567"]},
+            {"args": ["-e", "API_KEY=${A_API_KEY}"]},
+            {"A_API_KEY": "k1234567"},
+        ),
         (
             {"args": ["--header", "Authorization: Bearer k1234567"]},
             {"args": ["--header", "Authorization: Bearer ${A_AUTHORIZATION}"]},
@@ -895,11 +1087,20 @@ TOKEN = "ghp_" + "a1" * 18
         ({"args": ["run", TOKEN]}, {"args": ["run", "${A_SECRET}"]}, {"A_SECRET": TOKEN}),
         ({"args": [f"x:{TOKEN}:y"]}, {"args": ["x:${A_SECRET}:y"]}, {"A_SECRET": TOKEN}),
         ({"args": ["AKIA" + "A" * 16]}, {"args": ["${A_SECRET}"]}, {"A_SECRET": "AKIA" + "A" * 16}),
-        ({"args": ["xoxb-1234567890-x"]}, {"args": ["${A_SECRET}"]}, {"A_SECRET": "xoxb-1234567890-x"}),
+        (
+            {"args": ["xoxb-1234567890-x"]},
+            {"args": ["${A_SECRET}"]},
+            {"A_SECRET": "xoxb-1234567890-x"},
+        ),
         ({"args": ["eyJhbGciOiJIUzI1.eyJzdWIi.c2ln"]}, {"args": ["${A_SECRET}"]}, None),
         (
             {"env": {"DSN_OF": "redis://:pass@host", "DATA": '{"password": "k1234567"}'}},
-            {"env": {"DSN_OF": "redis://:${A_PASSWORD}@host", "DATA": '{"password": "${A_PASSWORD_2}"}'}},
+            {
+                "env": {
+                    "DSN_OF": "redis://:${A_PASSWORD}@host",
+                    "DATA": '{"password": "${A_PASSWORD_2}"}',
+                }
+            },
             {"A_PASSWORD": "pass", "A_PASSWORD_2": "k1234567"},
         ),
     ],
@@ -919,7 +1120,9 @@ def test_secrets_in_arguments_and_urls_are_moved_to_secrets(
 
 def test_secrets_in_the_url_of_a_server_are_moved_to_secrets() -> None:
     address = "https://me:word@host/mcp?token=k1234567"
-    result = import_from(ClientServers(Path("/w/mcp.json"), {"a": {"url": address}}), inline_secrets=False)
+    result = import_from(
+        ClientServers(Path("/w/mcp.json"), {"a": {"url": address}}), inline_secrets=False
+    )
     assert result.servers["a"]["url"] == "https://me:${A_PASSWORD}@host/mcp?token=${A_TOKEN}"
     assert result.secrets == {"A_PASSWORD": "word", "A_TOKEN": "k1234567"}
 
@@ -927,8 +1130,19 @@ def test_secrets_in_the_url_of_a_server_are_moved_to_secrets() -> None:
 @pytest.mark.parametrize(
     "args",
     [
-        ["-y", "@modelcontextprotocol/server-filesystem", "/home/ada/a/long/path/to/some/directory"],
-        ["--max-tokens", "4096", "--auth", "oauth", "--url=https://host/path?page=2", '{"mode": "dark"}'],
+        [
+            "-y",
+            "@modelcontextprotocol/server-filesystem",
+            "/home/ada/a/long/path/to/some/directory",
+        ],
+        [
+            "--max-tokens",
+            "4096",
+            "--auth",
+            "oauth",
+            "--url=https://host/path?page=2",
+            '{"mode": "dark"}',
+        ],
         ["--token", "${TOKEN}", "--api-key=${KEY}", "https://${USER}:${PASS}@host"],
         ["--verbose", "--token-cache", "off"],
     ],
@@ -936,7 +1150,9 @@ def test_secrets_in_the_url_of_a_server_are_moved_to_secrets() -> None:
 def test_ordinary_arguments_are_unchanged(args: list[str]) -> None:
     env = {"TOKEN": "x", "KEY": "x", "USER": "x", "PASS": "x"}
     result = import_from(
-        ClientServers(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}), env=env, inline_secrets=False
+        ClientServers(Path("/w/mcp.json"), {"a": {"command": "x", "args": args}}),
+        env=env,
+        inline_secrets=False,
     )
     assert (result.servers["a"]["args"], result.secrets) == (args, {})
 
@@ -959,7 +1175,9 @@ def test_a_user_server_with_relative_paths_starts_in_the_project(tmp_path: Path)
         target = ImportTarget({}, {}, frozenset(), {}, tmp_path, Path("/home/ada"), is_user)
         servers = import_servers([found], target, inline_secrets=False).servers
         expected = {"dotted", "here", "option", "found", "program"} if is_user else set()
-        assert {name for name, server in servers.items() if server.get("cwd") == "project"} == expected
+        assert {
+            name for name, server in servers.items() if server.get("cwd") == "project"
+        } == expected
 
 
 def test_toml_of_codex_is_read_as_documented() -> None:

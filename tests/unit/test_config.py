@@ -82,13 +82,20 @@ class FakeMachine:
         path.chmod(mode)
 
     def load(
-        self, env: Mapping[str, str] | None = None, *, config: Path | None = None, trust: bool | None = True
+        self,
+        env: Mapping[str, str] | None = None,
+        *,
+        config: Path | None = None,
+        trust: bool | None = True,
     ) -> Loaded:
         directories = find_directories(env or {}, self.root / "work", config, self.root / "home")
         return load(directories, env or {}, trust=trust)
 
     def settings(self, text: str = "", *, is_named: bool = False, **env: str) -> Settings:
-        """Return the settings with this text in the project's file. A file that the user names has no restrictions."""
+        """Return the settings with this text in the project's file.
+
+        A file that the user names has no restrictions.
+        """
         file = self.project / "onetool.yaml"
         if text:
             self.write(file, text)
@@ -100,7 +107,11 @@ class FakeMachine:
         return self.shorten(str(caught.value))
 
     def shorten(self, text: str) -> str:
-        return text.replace(str(self.user), "~").replace(f"{self.project}/", "").replace(str(self.root), "")
+        return (
+            text.replace(str(self.user), "~")
+            .replace(f"{self.project}/", "")
+            .replace(str(self.root), "")
+        )
 
 
 @pytest.fixture
@@ -145,7 +156,9 @@ def test_settings_are_immutable() -> None:
 
 
 def test_a_server_has_all_documented_keys(machine: FakeMachine) -> None:
-    server = machine.settings("servers: {git: {command: uvx, args: [mcp-server-git, 8080]}}").servers["git"]
+    server = machine.settings(
+        "servers: {git: {command: uvx, args: [mcp-server-git, 8080]}}"
+    ).servers["git"]
     assert server.args == ("mcp-server-git", "8080")
     assert server.model_dump(exclude={"command", "args"}) == {
         "env": {}, "cwd": None, "url": None, "headers": {}, "auth": None, "accounts": (), "transport": "http",
@@ -155,13 +168,18 @@ def test_a_server_has_all_documented_keys(machine: FakeMachine) -> None:
 
 
 def test_packs_accept_their_own_keys(machine: FakeMachine) -> None:
-    pack = machine.settings("tools: {brave: {timeout: 5, secrets: [KEY], safe: off, deep: {a: [1]}}}").tools["brave"]
+    pack = machine.settings(
+        "tools: {brave: {timeout: 5, secrets: [KEY], safe: off, deep: {a: [1]}}}"
+    ).tools["brave"]
     assert (pack.timeout, pack.secrets, pack.permissions) == (5, ("KEY",), None)
     assert pack.options == {"safe": "off", "deep": {"a": [1]}}
 
 
 def test_snippet_parameters_without_default_are_required(machine: FakeMachine) -> None:
-    text = "snippets: {s: {body: x, params: {a: {description: d}, b: {default: null}, c: {default: 5}, d: }}}"
+    text = (
+        "snippets: {s: {body: x, params: {a: {description: d}, b: {default: null}, c: {default: 5},"
+        " d: }}}"
+    )
     params = machine.settings(text).snippets["s"].params
     assert {name: param.required for name, param in params.items()} == {
         "a": True,
@@ -172,7 +190,9 @@ def test_snippet_parameters_without_default_are_required(machine: FakeMachine) -
 
 
 def test_yaml_1_1_booleans_are_strings(machine: FakeMachine) -> None:
-    found = machine.settings("execution: {isolation: off}\nservers: {a: {url: http://a, pin: off}}", is_named=True)
+    found = machine.settings(
+        "execution: {isolation: off}\nservers: {a: {url: http://a, pin: off}}", is_named=True
+    )
     assert (found.execution.isolation, found.servers["a"].pin) == ("off", "off")
 
 
@@ -181,8 +201,12 @@ def test_log_levels_may_be_lower_case(machine: FakeMachine) -> None:
 
 
 def test_keys_without_a_value_keep_defaults(machine: FakeMachine) -> None:
-    machine.write(machine.user / "onetool.yaml", "servers: {a: {url: http://a}}\nexecution: {timeout: 7}")
-    found = machine.settings("servers:\nexecution:\nprompts: {packs: }\nagents: {ci: }\ntools: {x: }")
+    machine.write(
+        machine.user / "onetool.yaml", "servers: {a: {url: http://a}}\nexecution: {timeout: 7}"
+    )
+    found = machine.settings(
+        "servers:\nexecution:\nprompts: {packs: }\nagents: {ci: }\ntools: {x: }"
+    )
     assert (list(found.servers), found.execution.timeout, found.prompts.packs) == (["a"], 7, {})
     assert (found.agents["ci"], found.tools["x"].options) == (Agent(), {})
 
@@ -195,7 +219,9 @@ def test_a_file_with_only_comments_changes_nothing(machine: FakeMachine) -> None
 
 
 def test_project_settings_override_user_settings_by_key(machine: FakeMachine) -> None:
-    machine.write(machine.user / "onetool.yaml", "execution: {timeout: 1, cells: 1}\ntools_dir: [/a, /b]")
+    machine.write(
+        machine.user / "onetool.yaml", "execution: {timeout: 1, cells: 1}\ntools_dir: [/a, /b]"
+    )
     found = machine.settings("execution: {timeout: 2}\ntools_dir: [/c]")
     assert (found.execution.timeout, found.execution.cells, found.tools_dir) == (2, 1, ("/c",))
 
@@ -251,7 +277,10 @@ def test_invalid_environment_variables_are_errors(machine: FakeMachine) -> None:
 
 def test_unknown_environment_variables_are_only_reported(machine: FakeMachine) -> None:
     assert tuple(map(str, machine.load({"ONETOOL_LOGLEVEL": "x"}).problems)) == (
-        "environment variable ONETOOL_LOGLEVEL: loglevel is an unknown key\nHint: did you mean log_level?",
+        (
+            "environment variable ONETOOL_LOGLEVEL: loglevel is an unknown key\nHint: did you mean"
+            " log_level?"
+        ),
     )
 
 
@@ -299,7 +328,9 @@ def test_permissions_may_be_written_with_colons(machine: FakeMachine, names: str
 
 
 def test_permissions_in_budgets_replace_the_default_ones(machine: FakeMachine) -> None:
-    agent = machine.settings("agents: {default: {budgets: {permissions: [exec]}}}").agents["default"]
+    agent = machine.settings("agents: {default: {budgets: {permissions: [exec]}}}").agents[
+        "default"
+    ]
     assert agent.permissions == {Permission.EXEC}
     assert agent.sandbox.enabled
 
@@ -313,7 +344,9 @@ def test_extension_directories_are_relative_to_their_file(machine: FakeMachine) 
     machine.write(machine.user / "onetool.yaml", "tools_dir: [mine, ~/more, '${BASE}/x']")
     found = machine.settings(BASE="/base").tools_dir
     assert found == (str(machine.user / "mine"), str(machine.root / "home" / "more"), "/base/x")
-    assert machine.settings(ONETOOL_TOOLS_DIR="[here]").tools_dir == (str(machine.root / "work" / "here"),)
+    assert machine.settings(ONETOOL_TOOLS_DIR="[here]").tools_dir == (
+        str(machine.root / "work" / "here"),
+    )
 
 
 def test_the_files_that_were_read_are_listed(machine: FakeMachine) -> None:
@@ -336,12 +369,17 @@ def test_a_config_file_option_uses_the_whole_directory(machine: FakeMachine) -> 
         machine.load(config=conf / "my.yaml", trust=None),
         machine.load({"ONETOOL_CONFIG": str(conf / "my.yaml")}),
     ):
-        assert (loaded.settings.log_level, loaded.settings.prompts.instructions) == ("ERROR", "conf")
+        assert (loaded.settings.log_level, loaded.settings.prompts.instructions) == (
+            "ERROR",
+            "conf",
+        )
         assert (loaded.directories.data, loaded.problems) == (conf, ())
 
 
 def test_a_missing_config_file_is_an_error(machine: FakeMachine) -> None:
-    with pytest.raises(ConfigError, match="file not found\nHint: check --config and ONETOOL_CONFIG"):
+    with pytest.raises(
+        ConfigError, match="file not found\nHint: check --config and ONETOOL_CONFIG"
+    ):
         machine.load(config=machine.root / "none.yaml")
 
 
@@ -353,7 +391,10 @@ def test_the_home_directory_is_read_only_once(machine: FakeMachine) -> None:
 
 
 def test_an_invalid_working_directory_is_an_error(machine: FakeMachine) -> None:
-    assert machine.error(OT_CWD="/none") == "/none: the working directory is not a directory\nHint: check OT_CWD"
+    assert (
+        machine.error(OT_CWD="/none")
+        == "/none: the working directory is not a directory\nHint: check OT_CWD"
+    )
 
 
 # References and secrets
@@ -369,20 +410,30 @@ def test_secrets_take_precedence_in_references(machine: FakeMachine) -> None:
 
 def test_references_in_values_are_not_expanded(machine: FakeMachine) -> None:
     machine.write(machine.user / "secrets.yaml", "TOKEN: '${PATH} $${'")
-    found = machine.settings("projects: {a: '${TOKEN}', b: 'x$${NAME}$$', c: 'a$b', d: '$$${E}'}", PATH="/bin", E="e")
+    found = machine.settings(
+        "projects: {a: '${TOKEN}', b: 'x$${NAME}$$', c: 'a$b', d: '$$${E}'}", PATH="/bin", E="e"
+    )
     assert found.projects == {"a": "${PATH} $${", "b": "x${NAME}$$", "c": "a$b", "d": "$${E}"}
 
 
 def test_expanded_references_are_converted_to_the_type_of_the_setting(machine: FakeMachine) -> None:
-    found = machine.settings("execution: {timeout: '${T:-7}', cells: '${C}'}\nstats: {enabled: '${S:-false}'}", C="3")
+    found = machine.settings(
+        "execution: {timeout: '${T:-7}', cells: '${C}'}\nstats: {enabled: '${S:-false}'}", C="3"
+    )
     assert (found.execution.timeout, found.execution.cells, found.stats.enabled) == (7, 3, False)
 
 
 def test_secrets_of_a_project_are_used_only_in_its_own_settings(machine: FakeMachine) -> None:
     machine.write(machine.user / "secrets.yaml", "TOKEN: mine\nOWN: own")
     machine.write(machine.project / "secrets.yaml", "TOKEN: theirs\nHOME: /evil\nONLY: theirs")
-    entry = "{{command: x, env: {{A: '${{TOKEN}}', B: '${{HOME}}', C: '${{ONLY:-none}}', D: '${{OWN}}'}}, args: [{0}]}}"
-    machine.write(machine.user / "onetool.yaml", f"servers: {{mine: {entry.format('1')}, both: {entry.format('2')}}}")
+    entry = (
+        "{{command: x, env: {{A: '${{TOKEN}}', B: '${{HOME}}', C: '${{ONLY:-none}}', D:"
+        " '${{OWN}}'}}, args: [{0}]}}"
+    )
+    machine.write(
+        machine.user / "onetool.yaml",
+        f"servers: {{mine: {entry.format('1')}, both: {entry.format('2')}}}",
+    )
     text = f"servers: {{theirs: {entry.format('3')}, both: {{enabled: false}}}}"
     found = machine.settings(
         text, HOME="/home/ada", ONETOOL_SERVERS__MINE__ARGS="['${TOKEN}', '${ONLY:-none}']"
@@ -396,37 +447,57 @@ def test_secrets_of_a_project_are_used_only_in_its_own_settings(machine: FakeMac
 def test_a_pack_of_the_user_gets_the_secrets_of_the_user(machine: FakeMachine) -> None:
     machine.write(machine.user / "secrets.yaml", "TOKEN: mine")
     machine.write(machine.project / "secrets.yaml", "TOKEN: theirs")
-    machine.write(machine.user / "onetool.yaml", "tools: {mine: {secrets: [TOKEN]}, both: {secrets: [TOKEN]}}")
-    machine.write(machine.project / "onetool.yaml", "tools: {mine: {timeout: 5}, both: {secrets: [TOKEN]}}")
+    machine.write(
+        machine.user / "onetool.yaml", "tools: {mine: {secrets: [TOKEN]}, both: {secrets: [TOKEN]}}"
+    )
+    machine.write(
+        machine.project / "onetool.yaml", "tools: {mine: {timeout: 5}, both: {secrets: [TOKEN]}}"
+    )
     loaded = machine.load()
-    assert (loaded.secrets_for("mine")["TOKEN"], loaded.secrets_for("both")["TOKEN"]) == ("mine", "theirs")
+    assert (loaded.secrets_for("mine")["TOKEN"], loaded.secrets_for("both")["TOKEN"]) == (
+        "mine",
+        "theirs",
+    )
     assert loaded.secret_values == {"mine", "theirs"}
 
 
 def test_places_of_approvals_belong_to_the_layer_that_sets_them(machine: FakeMachine) -> None:
-    machine.write(machine.user / "onetool.yaml", "agents: {mine: {approvals: {via: [client]}}, both: {policy: open}}")
+    machine.write(
+        machine.user / "onetool.yaml",
+        "agents: {mine: {approvals: {via: [client]}}, both: {policy: open}}",
+    )
     machine.write(machine.project / "agents" / "theirs.yml", "approvals: {via: [client, ui]}")
     machine.write(
-        machine.project / "onetool.yaml", "agents: {both: {approvals: {via: [client]}}, mine: {policy: ask-writes}}"
+        machine.project / "onetool.yaml",
+        "agents: {both: {approvals: {via: [client]}}, mine: {policy: ask-writes}}",
     )
     assert machine.load().project_approvals == {"theirs", "both"}
 
 
 def test_a_secret_reference_is_not_read_from_the_environment(machine: FakeMachine) -> None:
     machine.write(machine.user / "secrets.yaml", "TOKEN: kept")
-    text = "servers: {x: {url: 'https://x', headers: {A: '${secret:TOKEN}', B: '${secret:NONE:-default}'}}}"
-    assert machine.settings(text, TOKEN="variable").servers["x"].headers == {"A": "kept", "B": "default"}
+    text = (
+        "servers: {x: {url: 'https://x', headers: {A: '${secret:TOKEN}', B:"
+        " '${secret:NONE:-default}'}}}"
+    )
+    assert machine.settings(text, TOKEN="variable").servers["x"].headers == {
+        "A": "kept",
+        "B": "default",
+    }
     message = machine.error("servers: {x: {command: '${secret:PLAIN}'}}", PLAIN="variable")
     assert (
-        "refers to PLAIN, which is not set\nHint: run `onetool secret set PLAIN`, or write ${secret:PLAIN:-default}"
-        in message
+        "refers to PLAIN, which is not set\nHint: run `onetool secret set PLAIN`, or write"
+        " ${secret:PLAIN:-default}" in message
     )
 
 
 def test_a_project_cannot_allow_its_bundles_to_send_secrets(machine: FakeMachine) -> None:
     message = machine.error("bundle_secrets: {evil: {KEY: ['https://evil.example']}}")
     assert message.startswith("onetool.yaml:1: bundle_secrets cannot be set by a project")
-    machine.write(machine.user / "onetool.yaml", "bundle_secrets: {evil: {KEY: ['https://evil.example/path']}}")
+    machine.write(
+        machine.user / "onetool.yaml",
+        "bundle_secrets: {evil: {KEY: ['https://evil.example/path']}}",
+    )
     assert "must be an origin such as https://api.example.com" in machine.error("log_level: INFO")
 
 
@@ -441,9 +512,12 @@ def test_a_project_cannot_allow_its_bundles_to_send_secrets(machine: FakeMachine
         ("tools: {notes: {queue: gpu}}", "tools.notes.queue"),
     ],
 )
-def test_a_project_cannot_set_what_protects_the_user(machine: FakeMachine, text: str, key: str) -> None:
-    assert machine.error(f"# mine\n{text}") == (
-        f"onetool.yaml:2: {key} cannot be set by a project\nHint: move it to ~/onetool.yaml"
+def test_a_project_cannot_set_what_protects_the_user(
+    machine: FakeMachine, text: str, key: str
+) -> None:
+    assert (
+        machine.error(f"# mine\n{text}")
+        == f"onetool.yaml:2: {key} cannot be set by a project\nHint: move it to ~/onetool.yaml"
     )
     machine.settings(text, is_named=True)
 
@@ -452,11 +526,16 @@ def test_a_project_cannot_set_what_protects_the_user(machine: FakeMachine, text:
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ('notify: {topics: [{pattern: a, file: a.yaml}, {pattern: b, file: "%s"}]}', "notify.topics[1].file"),
+        (
+            'notify: {topics: [{pattern: a, file: a.yaml}, {pattern: b, file: "%s"}]}',
+            "notify.topics[1].file",
+        ),
         ('bundles: {dir: "%s"}', "bundles.dir"),
     ],
 )
-def test_a_project_writes_no_files_outside_itself(machine: FakeMachine, text: str, key: str, file: str) -> None:
+def test_a_project_writes_no_files_outside_itself(
+    machine: FakeMachine, text: str, key: str, file: str
+) -> None:
     machine.project.mkdir(parents=True)
     (machine.project / "out").symlink_to(machine.root)
     assert f"onetool.yaml:1: {key} leads out of the project: " in machine.error(text % file)
@@ -468,8 +547,9 @@ def test_a_project_cannot_name_the_language_model(machine: FakeMachine) -> None:
     machine.write(machine.user / "onetool.yaml", mine)
     machine.write(machine.user / "secrets.yaml", "KEY: of-the-user")
     machine.write(machine.project / "secrets.yaml", "KEY: of-the-project")
-    assert machine.error("http: {}\nllm: {base_url: 'https://theirs.example/v1', model: m}") == (
-        "onetool.yaml:2: llm cannot be set by a project\nHint: move it to ~/onetool.yaml"
+    assert (
+        machine.error("http: {}\nllm: {base_url: 'https://theirs.example/v1', model: m}")
+        == "onetool.yaml:2: llm cannot be set by a project\nHint: move it to ~/onetool.yaml"
     )
     assert machine.settings("llm:").llm.base_url == "https://mine.example/v1"
     assert machine.settings("http: {}").llm.api_key == "of-the-user"
@@ -483,20 +563,32 @@ def test_a_project_cannot_name_the_language_model(machine: FakeMachine) -> None:
 @pytest.mark.parametrize("proof", ["client_secret: s", "private_key: k"])
 def test_a_client_secret_or_key_requires_an_issuer(machine: FakeMachine, proof: str) -> None:
     """Without one, the server would choose who gets it."""
-    for text in ("servers: {gh: {url: 'https://a.example', auth: {%s}}}", "tools: {petstore: {auth: {%s}}}"):
+    for text in (
+        "servers: {gh: {url: 'https://a.example', auth: {%s}}}",
+        "tools: {petstore: {auth: {%s}}}",
+    ):
         assert "auth requires issuer" in machine.error(text % f"client_id: c, {proof}")
         machine.settings(text % f"client_id: c, {proof}, issuer: 'https://id.example.com'")
 
 
 def test_servers_belong_to_the_layer_that_sets_their_command(machine: FakeMachine) -> None:
     machine.write(
-        machine.user / "onetool.yaml", "servers: {mine: {command: a}, tuned: {command: a}, taken: {command: a}}"
+        machine.user / "onetool.yaml",
+        "servers: {mine: {command: a}, tuned: {command: a}, taken: {command: a}}",
     )
     machine.write(
-        machine.project / "onetool.yaml", "servers: {theirs: {command: b}, tuned: {timeout: 5}, taken: {args: [x]}}"
+        machine.project / "onetool.yaml",
+        "servers: {theirs: {command: b}, tuned: {timeout: 5}, taken: {args: [x]}}",
     )
-    assert machine.load({"ONETOOL_SERVERS__EXTRA__COMMAND": "c"}).user_servers == {"mine", "tuned", "extra"}
-    assert machine.load({"ONETOOL_CONFIG": str(machine.project / "onetool.yaml")}).user_servers == {"mine", "tuned"}
+    assert machine.load({"ONETOOL_SERVERS__EXTRA__COMMAND": "c"}).user_servers == {
+        "mine",
+        "tuned",
+        "extra",
+    }
+    assert machine.load({"ONETOOL_CONFIG": str(machine.project / "onetool.yaml")}).user_servers == {
+        "mine",
+        "tuned",
+    }
 
 
 def test_prompts_and_snippets_receive_no_secrets(machine: FakeMachine) -> None:
@@ -513,15 +605,24 @@ def test_prompts_and_snippets_receive_no_secrets(machine: FakeMachine) -> None:
 
 
 def test_missing_references_name_key_file_and_line(machine: FakeMachine) -> None:
-    machine.write(machine.user / "onetool.yaml", "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}")
+    machine.write(
+        machine.user / "onetool.yaml",
+        "servers:\n  a:\n    url: ${URL}\n    headers: {B: '${}', C: '${x'}",
+    )
     advice = "run `onetool secret set %s`, set the environment variable, or write"
     literal = "Hint: write $${ for a literal ${"
     assert machine.error("log_level: INFO\ntools:\n  brave: {keys: [a, '${KEY}']}").split("\n") == [
         "~/onetool.yaml:3: servers.a.url refers to URL, which is not set",
         "Hint: " + advice % "URL" + " ${URL:-default}",
-        "~/onetool.yaml:4: servers.a.headers.B contains ${ without a valid reference such as ${NAME}",
+        (
+            "~/onetool.yaml:4: servers.a.headers.B contains ${ without a valid reference such as"
+            " ${NAME}"
+        ),
         literal,
-        "~/onetool.yaml:4: servers.a.headers.C contains ${ without a valid reference such as ${NAME}",
+        (
+            "~/onetool.yaml:4: servers.a.headers.C contains ${ without a valid reference such as"
+            " ${NAME}"
+        ),
         literal,
         "onetool.yaml:3: tools.brave.keys[1] refers to KEY, which is not set",
         "Hint: " + advice % "KEY" + " ${KEY:-default}",
@@ -532,11 +633,17 @@ def test_missing_references_name_key_file_and_line(machine: FakeMachine) -> None
 def test_secrets_readable_by_others_are_rejected(machine: FakeMachine, mode: int) -> None:
     machine.write(machine.project / "secrets.yaml", "TOKEN: canary", mode)
     message = machine.error("servers: {a: {url: 'http://${TOKEN}'}}")
-    assert message == "secrets.yaml: other users can read this file\nHint: run `chmod 600 secrets.yaml`"
+    assert (
+        message
+        == "secrets.yaml: other users can read this file\nHint: run `chmod 600 secrets.yaml`"
+    )
 
 
 def test_secrets_are_strings_exactly_as_written(machine: FakeMachine) -> None:
-    machine.write(machine.user / "secrets.yaml", "PIN: 0123\nYES: yes\nHEX: 0x10\nNUM: 1e5\nTILDE: ~\nTEXT: 'a # b'")
+    machine.write(
+        machine.user / "secrets.yaml",
+        "PIN: 0123\nYES: yes\nHEX: 0x10\nNUM: 1e5\nTILDE: ~\nTEXT: 'a # b'",
+    )
     assert machine.load().secrets == {
         "PIN": "0123",
         "YES": "yes",
@@ -548,7 +655,9 @@ def test_secrets_are_strings_exactly_as_written(machine: FakeMachine) -> None:
 
 
 def test_invalid_secrets_are_reported_without_their_values(machine: FakeMachine) -> None:
-    machine.write(machine.user / "secrets.yaml", "A: [canary]\nB:\nbad-name: canary\nC: {x: canary}\nD: ok")
+    machine.write(
+        machine.user / "secrets.yaml", "A: [canary]\nB:\nbad-name: canary\nC: {x: canary}\nD: ok"
+    )
     machine.write(machine.project / "secrets.yaml", "A: *canary")
     assert machine.error().split("\n") == [
         "~/secrets.yaml:1: A must be a string, not a list or a mapping",
@@ -577,7 +686,9 @@ def test_secrets_are_not_shown_in_errors_or_reprs(machine: FakeMachine) -> None:
     )
     assert "canary" not in message
     assert len(message.split("\n")) == 10
-    loaded = machine.settings("servers: {a: {url: http://a, headers: {A: '${TOKEN}'}, env: {B: '${TOKEN}'}}}")
+    loaded = machine.settings(
+        "servers: {a: {url: http://a, headers: {A: '${TOKEN}'}, env: {B: '${TOKEN}'}}}"
+    )
     assert "canary" not in repr(loaded) + repr(machine.load())
 
 
@@ -589,7 +700,9 @@ def test_invalid_files_are_reported_completely(machine: FakeMachine) -> None:
     machine.write(machine.user / "prompts.yaml", "instructions: x\nintructions: y\npacks: [a]")
     machine.write(machine.user / "agents" / "list.yml", "# agents\n[a, b]")
     machine.write(machine.user / "agents" / "name.yml", "name: [a]")
-    machine.write(machine.user / "agents" / "typo.yml", "permission: [read]\nsandbox: {allowed: [/]}")
+    machine.write(
+        machine.user / "agents" / "typo.yml", "permission: [read]\nsandbox: {allowed: [/]}"
+    )
     assert (
         machine.error(
             """
@@ -713,7 +826,9 @@ def test_single_errors_have_a_precise_reason(machine: FakeMachine, text: str, re
     ],
 )
 @pytest.mark.parametrize("name", ["onetool.yaml", "prompts.yaml", "secrets.yaml", "agents/a.yml"])
-def test_damaged_files_are_clear_errors(machine: FakeMachine, name: str, content: bytes, reason: str) -> None:
+def test_damaged_files_are_clear_errors(
+    machine: FakeMachine, name: str, content: bytes, reason: str
+) -> None:
     machine.write(machine.project / name, "")
     (machine.project / name).write_bytes(content)
     message = machine.error()
@@ -734,7 +849,9 @@ def test_a_file_in_place_of_the_directory_is_an_error(machine: FakeMachine) -> N
 
 def test_a_client_can_belong_to_only_one_agent(machine: FakeMachine) -> None:
     text = "agents:\n  a: {clients: [bot]}\n  b: {clients: [x, bot]}"
-    assert machine.error(text) == "onetool.yaml:3: agents.b.clients[1] is already a client of agent a"
+    assert (
+        machine.error(text) == "onetool.yaml:3: agents.b.clients[1] is already a client of agent a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -772,7 +889,9 @@ def test_unusual_keys_are_reported_on_one_line(machine: FakeMachine) -> None:
 
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 sections = st.dictionaries(st.sampled_from(list(Settings.model_fields)), json_like, max_size=4)
@@ -800,7 +919,10 @@ def test_issuers_need_https_an_audience_and_agents_that_exist(machine: FakeMachi
     """
     errors = machine.error(dedent(text), is_named=True)
     for expected in (
-        "auth.issuers[0].issuer must start with https://; plain http is for issuers on loopback addresses only",
+        (
+            "auth.issuers[0].issuer must start with https://; plain http is for issuers on loopback"
+            " addresses only"
+        ),
         "auth.issuers[0].algorithms[0] must be",
         "auth.issuers[0].scope must be",
         "auth.issuers[1].issuer must be a URL without user name, query and fragment",
@@ -808,7 +930,8 @@ def test_issuers_need_https_an_audience_and_agents_that_exist(machine: FakeMachi
     ):
         assert expected in errors
     assert "must be an agent (default)" in machine.error(
-        'auth: {issuers: [{issuer: "http://[::1]:8", audience: x, default_agent: y}]}', is_named=True
+        'auth: {issuers: [{issuer: "http://[::1]:8", audience: x, default_agent: y}]}',
+        is_named=True,
     )
 
 

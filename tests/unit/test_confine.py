@@ -1,7 +1,8 @@
-"""Each layer of the confinement alone: denied and allowed operations, and errors if the kernel lacks the layer.
+"""Each layer of the confinement alone: denied and allowed operations, and errors if the kernel
+lacks the layer.
 
-A layer cannot be removed, so each test installs its layer in a new process. The filters are also run in this process,
-by a small interpreter, for every call of both architectures.
+A layer cannot be removed, so each test installs its layer in a new process. The filters are also
+run in this process, by a small interpreter, for every call of both architectures.
 """
 
 import errno
@@ -31,13 +32,18 @@ PID = 4242
 ALLOW, PRETEND, KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
-# --- BPF interpreter -----------------------------------------------------------------------------------------------
+# --- BPF interpreter ------------------------------------------------------------------------------
 
 
 def run_filter(program: bytes, arch: int, number: int, *arguments: int) -> int:
-    """Return the kernel's decision about a call. Interprets the part of classic BPF that the filters use."""
+    """Return the kernel's decision about a call.
+
+    Interprets the part of classic BPF that the filters use.
+    """
     padded = (*arguments, *[0] * 6)[:6]
-    call = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(value & 0xFFFFFFFFFFFFFFFF for value in padded))
+    call = struct.pack(
+        "=IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(value & 0xFFFFFFFFFFFFFFFF for value in padded)
+    )
     code = list(struct.iter_unpack("HBBI", program))
     value, index = 0, 0
     while True:
@@ -83,7 +89,9 @@ class Machine:
 
 
 def _severity(result: int) -> int:
-    """Return the rank in the kernel's order: kill is stricter than an error, an error is stricter than allow."""
+    """Return the rank in the kernel's order: kill is stricter than an error, an error is stricter
+    than allow.
+    """
     return (KILL, 0x00050000, ALLOW).index(result & 0xFFFF0000)
 
 
@@ -157,7 +165,13 @@ def test_calls_with_a_libc_fallback_return_enosys(machine: Machine) -> None:
 
 def test_no_number_is_in_two_tables(machine: Machine) -> None:
     tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.ZYGOTE_CALLS)
-    decided = [syscalls.FCNTL, syscalls.IOCTL, syscalls.PRCTL, syscalls.PRLIMIT, syscalls.SOCKETPAIR]
+    decided = [
+        syscalls.FCNTL,
+        syscalls.IOCTL,
+        syscalls.PRCTL,
+        syscalls.PRLIMIT,
+        syscalls.SOCKETPAIR,
+    ]
     decided += [syscalls.CLOSE_RANGE]
     numbers = [machine.number(each) for table in tables for each in table.values()]
     numbers += [machine.number(each) for each in decided]
@@ -169,12 +183,19 @@ def test_every_other_call_is_rejected(machine: Machine) -> None:
     tables = (syscalls.ALLOWED, syscalls.PRETENDED, syscalls.MISSING, syscalls.ZYGOTE_CALLS)
     known = {machine.number(each) for table in tables for each in table.values()}
     decided = {machine.number(each) for each in (syscalls.FCNTL, syscalls.IOCTL, syscalls.PRCTL)}
-    decided |= {machine.number(each) for each in (syscalls.PRLIMIT, syscalls.SOCKETPAIR, syscalls.CLOSE_RANGE)}
+    decided |= {
+        machine.number(each)
+        for each in (syscalls.PRLIMIT, syscalls.SOCKETPAIR, syscalls.CLOSE_RANGE)
+    }
     others = [number for number in range(1200) if number not in known | decided]
-    assert {machine.cell(number, 0xFFFFFFFF, 0xFFFFFFFF) for number in others} <= {REFUSED, _error(errno.ENOTSUP)}
+    assert {machine.cell(number, 0xFFFFFFFF, 0xFFFFFFFF) for number in others} <= {
+        REFUSED,
+        _error(errno.ENOTSUP),
+    }
 
 
-# Numbers from the kernel's tables for x86_64 and aarch64, so that a mistake in our table is detected.
+# Numbers from the kernel's tables for x86_64 and aarch64, so that a mistake in our table is
+# detected.
 FORBIDDEN = {
     "socket": (41, 198), "connect": (42, 203), "accept": (43, 202), "accept4": (288, 242), "bind": (49, 200),
     "listen": (50, 201), "execve": (59, 221), "execveat": (322, 281), "fork": (57, None), "vfork": (58, None),
@@ -219,11 +240,16 @@ def test_a_call_that_leaves_the_cell_is_rejected(name: str, machine: Machine) ->
 def _read_numbers(header: Path) -> dict[str, int]:
     if not header.exists():
         skip_or_fail(f"the kernel headers are not installed: {header}")
-    lines = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)\s*$", header.read_text(encoding="ascii"), re.MULTILINE)
+    lines = re.findall(
+        r"#define __NR(?:3264)?_(\w+)\s+(\d+)\s*$", header.read_text(encoding="ascii"), re.MULTILINE
+    )
     return {name: int(number) for name, number in lines}
 
 
-HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
+HEADERS = {
+    "x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h",
+    "aarch64": "/usr/include/asm-generic/unistd.h",
+}
 OTHER_NAMES = {"newfstatat": "fstatat", "fadvise64": "fadvise64"}
 
 
@@ -239,7 +265,7 @@ def test_the_numbers_match_the_kernel_headers(machine: Machine) -> None:
     assert wrong == {}
 
 
-# --- calls that depend on their arguments --------------------------------------------------------------------------
+# --- calls that depend on their arguments ---------------------------------------------------------
 
 
 def _number(machine: Machine, pair: tuple[int, int]) -> int:
@@ -255,7 +281,17 @@ def test_threads_may_be_created_and_processes_may_not(machine: Machine, rubbish:
     thread = 0x3D0F00  # the flags of pthread_create
     assert machine.cell(clone, thread | rubbish) == ALLOW
     unshared = thread & ~0x400  # the server could not count unshared descriptors
-    for flags in (0, 17, 0x100 | 17, 0x4000 | 0x100, 0x10000000, 0x20000, 0x7E020000, 0x8000, unshared):
+    for flags in (
+        0,
+        17,
+        0x100 | 17,
+        0x4000 | 0x100,
+        0x10000000,
+        0x20000,
+        0x7E020000,
+        0x8000,
+        unshared,
+    ):
         assert machine.cell(clone, flags | rubbish) == REFUSED
 
 
@@ -288,7 +324,9 @@ def test_a_fenced_extension_cannot_change_read_only_files(machine: Machine, netw
     def decide(number: int | None, *arguments: int) -> int:
         return REFUSED if number is None else run_filter(program, machine.arch, number, *arguments)
 
-    assert {decide(machine.number(each)) for each in syscalls.DENIED_TO_EXTENSIONS.values()} == {REFUSED}
+    assert {decide(machine.number(each)) for each in syscalls.DENIED_TO_EXTENSIONS.values()} == {
+        REFUSED
+    }
     numbers = [machine.number(each) for each in syscalls.PRETENDED.values()]
     assert {decide(number) for number in numbers if number is not None} == {PRETEND}
     ioctl = _number(machine, syscalls.IOCTL)
@@ -320,7 +358,11 @@ def test_only_harmless_ioctls_are_allowed(machine: Machine) -> None:
 def test_a_cell_may_set_its_name_and_no_other_process_attribute(machine: Machine) -> None:
     prctl = _number(machine, syscalls.PRCTL)
     assert {machine.cell(prctl, option) for option in (3, 15, 16)} == {ALLOW}
-    others = [option for option in (*range(80), 0x53564D41, 0x59616D61, 0xFFFFFFFF) if option not in {3, 15, 16}]
+    others = [
+        option
+        for option in (*range(80), 0x53564D41, 0x59616D61, 0xFFFFFFFF)
+        if option not in {3, 15, 16}
+    ]
     assert {machine.cell(prctl, option) for option in others} == {REFUSED}
 
 
@@ -336,12 +378,16 @@ def test_only_stream_socket_pairs_are_allowed(machine: Machine) -> None:
 def test_the_zygote_can_create_cells(machine: Machine) -> None:
     assert machine.zygote(_number(machine, syscalls.CLONE), 17) == ALLOW
     assert machine.zygote(_number(machine, syscalls.KILL), -5 & 0xFFFFFFFF, 9) == ALLOW
-    assert {machine.zygote(_number(machine, syscalls.PRCTL), option) for option in (1, 22, 38)} == {ALLOW}
+    assert {machine.zygote(_number(machine, syscalls.PRCTL), option) for option in (1, 22, 38)} == {
+        ALLOW
+    }
     assert {machine.zygote(number) for number in (434, 444, 445, 446)} == {ALLOW}
 
 
 def test_the_zygote_can_change_file_modes(machine: Machine) -> None:
-    """The zygote removes scratch directories when the server is gone; hostile code may have changed their modes."""
+    """The zygote removes scratch directories when the server is gone; hostile code may have changed
+    their modes.
+    """
     numbers = [machine.number(syscalls.PRETENDED[name]) for name in ("chmod", "fchmod", "fchmodat")]
     assert {machine.zygote(number) for number in numbers if number is not None} == {ALLOW}
 
@@ -361,7 +407,7 @@ def test_an_unknown_architecture_has_no_filter() -> None:
         confine.Filter(None)
 
 
-# --- layers, each in its own process -------------------------------------------------------------------------------
+# --- layers, each in its own process --------------------------------------------------------------
 
 BEFORE = """
 import ctypes, errno, json, os, platform, resource, signal, socket, sys, tempfile, threading
@@ -394,7 +440,11 @@ def run_confined(code: str, **facts: Any) -> dict[str, str]:
         body = body.replace(f"@{name}@", repr(fact))
     source = BEFORE.format(source=str(ROOT / "src"), root=str(ROOT))
     done = subprocess.run(
-        [sys.executable, "-c", f"{source}\n{body}\n{AFTER}"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", f"{source}\n{body}\n{AFTER}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     results: dict[str, str] = json.loads(done.stdout)
@@ -418,7 +468,9 @@ def listener() -> Iterator[int]:
 
 def needs_landlock(version: int = 1) -> None:
     if confine.landlock_version() < version:
-        skip_or_fail(f"this kernel has Landlock {confine.landlock_version()}, but {version} is required")
+        skip_or_fail(
+            f"this kernel has Landlock {confine.landlock_version()}, but {version} is required"
+        )
 
 
 FILES = """
@@ -476,12 +528,18 @@ tried('itself', lambda: read('/proc/self/environ'))
 """,
         directory=str(directory),
     )
-    assert not {name: result for name, result in results.items() if result not in {"PermissionError", "OSError"}}
+    assert not {
+        name: result
+        for name, result in results.items()
+        if result not in {"PermissionError", "OSError"}
+    }
 
 
 def test_landlock_3_denies_truncation(directory: Path) -> None:
     needs_landlock(3)
-    results = run_confined(FILES + "tried('truncate', lambda: os.truncate('out/file', 0))", directory=str(directory))
+    results = run_confined(
+        FILES + "tried('truncate', lambda: os.truncate('out/file', 0))", directory=str(directory)
+    )
     assert results == {"truncate": "PermissionError"}
 
 
@@ -498,7 +556,11 @@ tried('datagram', lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendt
         port=listener,
     )
     # Landlock does not cover datagrams; the second layer does
-    assert results == {"connect": "PermissionError", "bind": "PermissionError", "datagram": "worked"}
+    assert results == {
+        "connect": "PermissionError",
+        "bind": "PermissionError",
+        "datagram": "worked",
+    }
 
 
 def test_landlock_6_denies_signals_and_abstract_sockets(directory: Path) -> None:
@@ -517,7 +579,11 @@ tried('own child', fork)
             directory=str(directory),
             name=name,
         )
-    assert results == {"signal": "PermissionError", "abstract": "PermissionError", "own child": "worked"}
+    assert results == {
+        "signal": "PermissionError",
+        "abstract": "PermissionError",
+        "own child": "worked",
+    }
 
 
 def test_landlock_is_inherited_and_cannot_be_extended(directory: Path) -> None:
@@ -557,8 +623,7 @@ tried('beside', lambda: read('seen/other'))
 
 def test_landlock_allows_the_standard_library_without_packages() -> None:
     needs_landlock()
-    results = run_confined(
-        """
+    results = run_confined("""
 import site
 packages = [path for path in sys.path if path.endswith('-packages')]
 confine.landlock(confine.standard_library(), ['/dev/null'])
@@ -568,8 +633,7 @@ for name in ('json', 'sqlite3', 'ssl', 'ctypes', 'decimal', 'asyncio', 'zoneinfo
 tried('time zone', lambda: str(__import__('zoneinfo').ZoneInfo('Europe/Berlin')) and None)
 tried('random', lambda: open('/dev/urandom', 'rb').read(1) and None)
 tried('packages', lambda: [os.listdir(path) for path in packages] and None)
-"""
-    )
+""")
     assert results.pop("packages") == "PermissionError"
     assert set(results.values()) == {"worked"}, results
 
@@ -676,7 +740,10 @@ def test_dropping_capabilities_works_without_capabilities() -> None:
     assert results == {"again": "worked"}
 
 
-LIMITS = "confine.limit_resources(memory_bytes=64 << 20, file_bytes=1 << 20)\nconfine.limit_descriptors(32)\n"
+LIMITS = (
+    "confine.limit_resources(memory_bytes=64 << 20, file_bytes=1 <<"
+    " 20)\nconfine.limit_descriptors(32)\n"
+)
 
 
 def test_limits_alone_restrict_memory_files_and_descriptors(directory: Path) -> None:
@@ -706,33 +773,28 @@ tried('core', lambda: str(resource.getrlimit(resource.RLIMIT_CORE)))
 
 
 def test_limits_cannot_be_raised() -> None:
-    results = run_confined(
-        f"""confine.drop_capabilities()
+    results = run_confined(f"""confine.drop_capabilities()
 {LIMITS}
 for name in ('RLIMIT_AS', 'RLIMIT_FSIZE', 'RLIMIT_NOFILE', 'RLIMIT_CORE'):
     kind = getattr(resource, name)
     limit = resource.getrlimit(kind)[1]
     tried(name, lambda: resource.setrlimit(kind, (limit + 1, limit + 1)))
-"""
-    )
+""")
     assert set(results.values()) == {"ValueError"}
 
 
 def test_lower_limits_are_kept() -> None:
-    results = run_confined(
-        """
+    results = run_confined("""
 resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
 confine.limit_resources(memory_bytes=1 << 40, file_bytes=1 << 40)
 confine.limit_descriptors(999)
 results['descriptors'] = str(resource.getrlimit(resource.RLIMIT_NOFILE))
-"""
-    )
+""")
     assert results == {"descriptors": "(16, 16)"}
 
 
 def test_two_hundred_threads_fit_into_512_megabytes() -> None:
-    results = run_confined(
-        """
+    results = run_confined("""
 confine.limit_malloc_arenas()
 threading.stack_size(1 << 20)
 confine.limit_resources(memory_bytes=512 << 20, file_bytes=1 << 20)
@@ -744,14 +806,12 @@ def start():
     for _ in range(200): threading.Thread(target=work).start()
     gate.wait()
 tried('threads', start)
-"""
-    )
+""")
     assert results == {"threads": "worked"}
 
 
 def test_a_process_dies_with_its_parent() -> None:
-    results = run_confined(
-        """
+    results = run_confined("""
 import time
 reader, writer = os.pipe()
 parent = os.fork()
@@ -766,25 +826,22 @@ handle = os.pidfd_open(int(os.read(reader, 99)))
 os.kill(parent, signal.SIGKILL)
 import select
 results['child'] = 'gone' if select.select([handle], [], [], 10)[0] else 'alive'
-"""
-    )
+""")
     assert results == {"child": "gone"}
 
 
 def test_a_process_whose_parent_is_gone_exits() -> None:
-    results = run_confined(
-        """
+    results = run_confined("""
 child = os.fork()
 if child == 0:
     confine.die_with_parent(1 if os.getppid() != 1 else 2)
     os._exit(5)
 results['status'] = str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    )
+""")
     assert results == {"status": "0"}
 
 
-# --- kernels without a layer ---------------------------------------------------------------------------------------
+# --- kernels without a layer ----------------------------------------------------------------------
 
 LACKING = "from tests.e2e.missing_layers import pretend_that_this_kernel_has_no\n"
 
@@ -800,7 +857,12 @@ tried('ruleset', lambda: confine.landlock_ruleset([], []))
 tried('read', lambda: read('/etc/passwd'))
 """
     )
-    assert results == {"version": 0, "landlock": "Unavailable", "ruleset": "Unavailable", "read": "worked"}
+    assert results == {
+        "version": 0,
+        "landlock": "Unavailable",
+        "ruleset": "Unavailable",
+        "read": "worked",
+    }
 
 
 def test_a_kernel_without_seccomp_is_reported() -> None:
@@ -827,7 +889,9 @@ tried('capabilities', confine.drop_capabilities)
     assert results == {"capabilities": "Unavailable"}
 
 
-@pytest.mark.parametrize("lacking", [["landlock"], ["seccomp"], ["landlock", "seccomp"], ["capabilities"]])
+@pytest.mark.parametrize(
+    "lacking", [["landlock"], ["seccomp"], ["landlock", "seccomp"], ["capabilities"]]
+)
 def test_the_zygote_installs_the_available_layers(lacking: list[str], tmp_path: Path) -> None:
     results = run_confined(
         LACKING

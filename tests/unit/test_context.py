@@ -73,7 +73,9 @@ def call(bus: ToolBus, name: str, context: ToolContext | None = None, **args: An
     return asyncio.run(bus.call_tool(name, args, context)).unwrap()
 
 
-def test_the_context_is_filled_in_whatever_its_spelling(bus: ToolBus, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_context_is_filled_in_whatever_its_spelling(
+    bus: ToolBus, caplog: pytest.LogCaptureFixture
+) -> None:
     for tool in ("outer", "outer_async"):
         assert list(bus.get_tool(tool).input.properties) == ["text"]
     with caplog.at_level(logging.WARNING, "onetool.sources.builtin"):
@@ -150,9 +152,16 @@ def test_annotations_of_a_program_convert_arguments_and_check_results() -> None:
     bus = ToolBus()
     for function in (shift, enlarge, measure, rate):
         bus.register(function)
-    assert call(bus, "shift", point={"x": 1, "day": "2024-02-29"}, by=1, more=1) == Point(2.0, dt.date(2024, 2, 29))
-    assert call(bus, "enlarge", label={"text": "a", "size": 1}) == {"repr": "Label(text='a', size=1.0)"}
-    assert bus.tool_info("measure")["output_schema"] == {"type": "array", "items": {"type": "number"}}
+    assert call(bus, "shift", point={"x": 1, "day": "2024-02-29"}, by=1, more=1) == Point(
+        2.0, dt.date(2024, 2, 29)
+    )
+    assert call(bus, "enlarge", label={"text": "a", "size": 1}) == {
+        "repr": "Label(text='a', size=1.0)"
+    }
+    assert bus.tool_info("measure")["output_schema"] == {
+        "type": "array",
+        "items": {"type": "number"},
+    }
     assert call(bus, "measure")[0] == 1
     with pytest.raises(OutputInvalid, match=r'measure returned .* "wrong" is not of type "number"'):
         call(bus, "measure", wrong=True)
@@ -163,7 +172,9 @@ def test_an_error_of_a_program_shows_the_line_of_its_author() -> None:
         app.onetool.bus.register(rate, name="own.rate")
         text = app.failure("own.rate()")
     line = rate.__code__.co_firstlineno + 1
-    assert f'  unit/test_context.py, line {line}, in rate: return 1 // int("0")' in text.splitlines()
+    assert (
+        f'  unit/test_context.py, line {line}, in rate: return 1 // int("0")' in text.splitlines()
+    )
 
 
 def _load(app: App, handle: str) -> bytes:

@@ -11,7 +11,13 @@ from onetool.processes import daemon_client
     ("text", "is_off"),
     [
         ("daemon: {shared: false}\n", True),
-        ("log_level: INFO\ndaemon:\n  # one process each\n\n  idle: 5\n  shared: false  # as before\n", True),
+        (
+            (
+                "log_level: INFO\ndaemon:\n  # one process each\n\n  idle: 5\n  shared: false  # as"
+                " before\n"
+            ),
+            True,
+        ),
         ("daemon: {shared: true}\nservers:\n  db: {command: x, shared: false}\n", False),
         ("daemon:\n  http: true\n# shared: false\nservers:\n  db:\n    shared: false\n", False),
         ("# daemon: {shared: false}\n", False),

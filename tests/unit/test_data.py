@@ -117,7 +117,10 @@ VALUES = {
     "enums that are numbers and words": ([Number.ONE, Word.HI], [1, "hi"]),
     "flags": (Access.READ | Access.WRITE, 3),
     "a data class": (Box({1}), {"content": [1], "when": "2026-01-02"}),
-    "a data class in another": (Box(Box(1)), {"content": {"content": 1, "when": "2026-01-02"}, "when": "2026-01-02"}),
+    "a data class in another": (
+        Box(Box(1)),
+        {"content": {"content": 1, "when": "2026-01-02"}, "when": "2026-01-02"},
+    ),
     "a data class with slots": (Slotted(1), {"a": 1}),
     "a model": (Model(), {"dumped": [1, 2]}),
     "a range": (range(3), [0, 1, 2]),
@@ -130,7 +133,10 @@ VALUES = {
     "a class": (Own, str(Own)),
     "a function": (len, "<built-in function len>"),
     "a module": (string, str(string)),
-    "a type with methods of data": ([memoryview, dt.date], ["<class 'memoryview'>", "<class 'datetime.date'>"]),
+    "a type with methods of data": (
+        [memoryview, dt.date],
+        ["<class 'memoryview'>", "<class 'datetime.date'>"],
+    ),
     "a namespace": (types.SimpleNamespace(a=types.SimpleNamespace(b=1)), {"a": {"b": 1}}),
     "an ellipsis": (..., "Ellipsis"),
 }
@@ -198,7 +204,7 @@ def test_an_object_without_data_is_rejected_with_its_type() -> None:
             encode(value)
 
 
-# --- keys ------------------------------------------------------------------------------------------------------------
+# --- keys -----------------------------------------------------------------------------------------
 
 KEYS = {
     "text": ({"a": 1}, {"a": 1}),
@@ -226,16 +232,24 @@ def test_every_type_of_key_becomes_a_string(kind: str) -> None:
 
 def test_values_under_an_unusual_key_keep_their_representation() -> None:
     value = {(1, 2): {"set": {1}, "when": dt.date(2026, 1, 2), "box": Box(None), "more": [b"hi"]}}
-    inner = {"set": [1], "when": "2026-01-02", "box": {"content": None, "when": "2026-01-02"}, "more": ["aGk="]}
+    inner = {
+        "set": [1],
+        "when": "2026-01-02",
+        "box": {"content": None, "when": "2026-01-02"},
+        "more": ["aGk="],
+    }
     assert as_data(value) == {"(1, 2)": inner}
 
 
 def test_iterators_next_to_an_unusual_key_are_converted() -> None:
-    assert as_data({"numbers": (n for n in range(3)), (1, 2): "pair"}) == {"numbers": [0, 1, 2], "(1, 2)": "pair"}
+    assert as_data({"numbers": (n for n in range(3)), (1, 2): "pair"}) == {
+        "numbers": [0, 1, 2],
+        "(1, 2)": "pair",
+    }
     assert as_data([map(str, [1, 2]), {(1, 2): 3}]) == [["1", "2"], {"(1, 2)": 3}]
 
 
-# --- values without a representation ---------------------------------------------------------------------------------
+# --- values without a representation --------------------------------------------------------------
 
 
 def _make_circular_list() -> list[Any]:
@@ -263,7 +277,13 @@ def _make_circular_box() -> Box:
 
 
 @pytest.mark.parametrize(
-    "make", [_make_circular_list, _make_circular_mapping, _make_circular_box, _make_circular_mapping_with_odd_keys]
+    "make",
+    [
+        _make_circular_list,
+        _make_circular_mapping,
+        _make_circular_box,
+        _make_circular_mapping_with_odd_keys,
+    ],
 )
 def test_a_circular_value_is_rejected(make: Any) -> None:
     with pytest.raises(NotData, match=r"refers to itself|nested too deeply"):
@@ -294,7 +314,7 @@ def test_a_number_with_too_many_digits_is_rejected() -> None:
         encode(10**5000)
 
 
-# --- hostile values --------------------------------------------------------------------------------------------------
+# --- hostile values -------------------------------------------------------------------------------
 
 
 class Hostile:
@@ -313,7 +333,14 @@ class Hostile:
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("mine"), TypeError("mine"), KeyError("mine"), SystemExit("mine"), RecursionError("mine")]
+    "error",
+    [
+        ValueError("mine"),
+        TypeError("mine"),
+        KeyError("mine"),
+        SystemExit("mine"),
+        RecursionError("mine"),
+    ],
 )
 def test_an_error_of_a_hostile_object_is_raised(error: BaseException) -> None:
     with pytest.raises((type(error), NotData)):
@@ -386,7 +413,9 @@ ANYTHING = some.recursive(
     lambda inner: some.one_of(
         some.lists(inner),
         some.tuples(inner, inner),
-        some.dictionaries(some.one_of(some.text(), some.tuples(some.integers()), some.dates()), inner),
+        some.dictionaries(
+            some.one_of(some.text(), some.tuples(some.integers()), some.dates()), inner
+        ),
         some.builds(Box, inner),
         some.builds(Point, inner, inner),
     ),

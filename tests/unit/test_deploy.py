@@ -1,4 +1,6 @@
-"""The files in `deploy/`: valid for their tools, and consistent with each other and with the product."""
+"""The files in `deploy/`: valid for their tools, and consistent with each other and with the
+product.
+"""
 
 import json
 import re
@@ -69,26 +71,38 @@ def test_the_compose_file_matches_its_schema_and_names_existing_files() -> None:
         assert {config["source"] for config in service.get("configs", ())} <= files.keys()
         assert set(service.get("depends_on", ())) <= compose["services"].keys()
     wanted = set(re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text("utf-8")))
-    assert wanted == set(re.findall(r"^(\w+)=", (DEPLOY / ".env.example").read_text("utf-8"), re.MULTILINE))
+    assert wanted == set(
+        re.findall(r"^(\w+)=", (DEPLOY / ".env.example").read_text("utf-8"), re.MULTILINE)
+    )
     assert compose["services"]["replica"]["deploy"]["replicas"] == 2
 
 
 def test_selectors_ports_and_references_of_manifests_match() -> None:
-    labels = {each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"] for each, _ in list_templates()}
+    labels = {
+        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
+        for each, _ in list_templates()
+    }
     ports = {each["metadata"]["name"]: c.get("ports", []) for each, c in list_templates()}
     for each in list_manifests("Deployment", "PodDisruptionBudget"):
         assert each["spec"]["selector"]["matchLabels"] == labels[each["metadata"]["name"]]
     for service in list_manifests("Service"):
         (chosen,) = (name for name, found in labels.items() if found == service["spec"]["selector"])
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= {port["name"] for port in ports[chosen]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= {
+            port["name"] for port in ports[chosen]
+        }
     for policy in list_manifests("NetworkPolicy"):
         known = [{}, *({"matchLabels": found} for found in labels.values())]
-        assert policy["spec"]["podSelector"] in known or "matchExpressions" in policy["spec"]["podSelector"]
+        assert (
+            policy["spec"]["podSelector"] in known
+            or "matchExpressions" in policy["spec"]["podSelector"]
+        )
     (scaler,), services = list_manifests("HorizontalPodAutoscaler"), list_manifests("Service")
     assert scaler["spec"]["scaleTargetRef"]["name"] in labels
     (ingress,) = list_manifests("Ingress")
     (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
-    assert path["backend"]["service"]["name"] in {service["metadata"]["name"] for service in services}
+    assert path["backend"]["service"]["name"] in {
+        service["metadata"]["name"] for service in services
+    }
 
 
 def test_every_reference_to_a_secret_a_configuration_and_a_file_exists() -> None:
@@ -103,11 +117,18 @@ def test_every_reference_to_a_secret_a_configuration_and_a_file_exists() -> None
     (secret,) = list_manifests("Secret")
     for each, container in list_templates():
         volumes = each["spec"]["template"]["spec"]["volumes"]
-        assert {volume["configMap"]["name"] for volume in volumes if "configMap" in volume} <= maps.keys()
-        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in volumes}
-        references = [variable["valueFrom"]["secretKeyRef"] for variable in container.get("env", ())]
+        assert {
+            volume["configMap"]["name"] for volume in volumes if "configMap" in volume
+        } <= maps.keys()
+        assert {mount["name"] for mount in container["volumeMounts"]} == {
+            volume["name"] for volume in volumes
+        }
+        references = [
+            variable["valueFrom"]["secretKeyRef"] for variable in container.get("env", ())
+        ]
         assert all(
-            one["name"] == secret["metadata"]["name"] and one["key"] in secret["stringData"] for one in references
+            one["name"] == secret["metadata"]["name"] and one["key"] in secret["stringData"]
+            for one in references
         )
 
 
@@ -122,18 +143,29 @@ def list_environments() -> Iterator[set[str]]:
 
 def test_variables_commands_probes_and_ports_are_those_of_the_product() -> None:
     tokens = {token["token_env"] for token in SETTINGS["auth"]["tokens"]}
-    assert all(names <= VARIABLES | tokens and {"ONETOOL_STORE", *tokens} <= names for names in list_environments())
+    assert all(
+        names <= VARIABLES | tokens and {"ONETOOL_STORE", *tokens} <= names
+        for names in list_environments()
+    )
     Settings.model_validate(SETTINGS)
     containers = [container for _, container in list_templates() if container["image"] == "onetool"]
     commands = [container["args"] for container in containers]
-    commands += [service["command"] for service in read_compose()["services"].values() if "command" in service]
+    commands += [
+        service["command"]
+        for service in read_compose()["services"].values()
+        if "command" in service
+    ]
     commands.append(
-        json.loads(re.findall(r"^CMD (.*)", (DEPLOY / "Containerfile").read_text("utf-8"), re.MULTILINE)[0])
+        json.loads(
+            re.findall(r"^CMD (.*)", (DEPLOY / "Containerfile").read_text("utf-8"), re.MULTILINE)[0]
+        )
     )
     assert sorted({words[0] for words in commands}) == ["serve", "store", "worker"]
     for name, *arguments in commands:
         options = command(name)[0].parse_args(arguments)
-        queues = {pack["queue"]: (DEPLOY / "packs" / name) for name, pack in SETTINGS["tools"].items()}
+        queues = {
+            pack["queue"]: DEPLOY / "packs" / name for name, pack in SETTINGS["tools"].items()
+        }
         assert name != "worker" or all(queues[queue].is_dir() for queue in options.queue)
     served = [words for words in commands if words[0] == "serve"]
     assert all(words[-1] == str(PORT) for words in served)
@@ -153,36 +185,71 @@ def test_variables_commands_probes_and_ports_are_those_of_the_product() -> None:
 
 def test_the_image_has_no_secrets_and_does_not_run_as_root() -> None:
     lines = (DEPLOY / "Containerfile").read_text("utf-8").replace("\\\n", " ").splitlines()
-    words = [shlex.split(line, comments=True) for line in lines if line and not line.startswith("#")]
+    words = [
+        shlex.split(line, comments=True) for line in lines if line and not line.startswith("#")
+    ]
     instructions = [(parts[0], parts[1:]) for parts in words]
     assert {name for name, _ in instructions} <= {
-        *("FROM", "COPY", "ENV", "WORKDIR", "RUN", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"),
+        *(
+            "FROM",
+            "COPY",
+            "ENV",
+            "WORKDIR",
+            "RUN",
+            "USER",
+            "EXPOSE",
+            "STOPSIGNAL",
+            "HEALTHCHECK",
+            "ENTRYPOINT",
+            "CMD",
+        ),
     }
     last_stage = max(index for index, (name, _) in enumerate(instructions) if name == "FROM")
     assert ("USER", ["10001:10001"]) in instructions[last_stage:]
-    copied = [parts for name, parts in instructions if name == "COPY" and not parts[0].startswith("--from")]
+    copied = [
+        parts
+        for name, parts in instructions
+        if name == "COPY" and not parts[0].startswith("--from")
+    ]
     assert all((ROOT / path).exists() for *paths, _ in copied for path in paths)
     ignored = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
     assert all(f"!{path}" in ignored for *paths, _ in copied for path in paths)
     settings = [variable for name, parts in instructions if name == "ENV" for variable in parts]
-    assert not [each for each in settings if re.search("KEY|TOKEN|PASSWORD|STORE", each.partition("=")[0])]
+    assert not [
+        each for each in settings if re.search("KEY|TOKEN|PASSWORD|STORE", each.partition("=")[0])
+    ]
 
 
 @pytest.mark.parametrize("place", ["compose", "kubernetes", "local"])
-def test_nginx_accepts_its_configuration(place: str, needs: Callable[[str], str], tmp_path: Path) -> None:
+def test_nginx_accepts_its_configuration(
+    place: str, needs: Callable[[str], str], tmp_path: Path
+) -> None:
     file = tmp_path / "nginx.conf"
     if place == "local":
-        file.write_text(render_nginx(tmp_path, 18_080, ["server 127.0.0.1:18081", "server 127.0.0.1:18082"]))
+        file.write_text(
+            render_nginx(tmp_path, 18_080, ["server 127.0.0.1:18081", "server 127.0.0.1:18082"])
+        )
     else:
         upstream = (DEPLOY / "nginx" / f"upstream-{place}.conf").read_text("utf-8")
         # Neither the names nor, before nginx 1.27.3, `resolve` work here.
-        upstream = re.sub(r"server \S+:8765 resolve", f"server 127.0.0.1:{PORT}", re.sub("resolver .*\n", "", upstream))
+        upstream = re.sub(
+            r"server \S+:8765 resolve",
+            f"server 127.0.0.1:{PORT}",
+            re.sub("resolver .*\n", "", upstream),
+        )
         (tmp_path / "upstream.conf").write_text(upstream)
-        (tmp_path / "onetool.conf").write_text((DEPLOY / "nginx" / "onetool.conf").read_text("utf-8"))
+        (tmp_path / "onetool.conf").write_text(
+            (DEPLOY / "nginx" / "onetool.conf").read_text("utf-8")
+        )
         text = (DEPLOY / "nginx" / "nginx.conf").read_text("utf-8")
-        file.write_text(text.replace("/tmp/", f"{tmp_path}/").replace("/etc/nginx/onetool", str(tmp_path)))
+        file.write_text(
+            text.replace("/tmp/", f"{tmp_path}/").replace("/etc/nginx/onetool", str(tmp_path))
+        )
     checked = subprocess.run(
-        [needs("nginx"), "-t", "-p", tmp_path, "-c", file], capture_output=True, text=True, check=False
+        [needs("nginx"), "-t", "-p", tmp_path, "-c", file],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert checked.returncode == 0, checked.stderr
     file.write_text(file.read_text().replace("events", "evens", 1))

@@ -1,4 +1,6 @@
-"""Disabled tools: shared between processes; an unreadable file disables everything and is not overwritten."""
+"""Disabled tools: shared between processes; an unreadable file disables everything and is not
+overwritten.
+"""
 
 import json
 import os
@@ -76,7 +78,9 @@ def test_a_damaged_file_disables_everything_and_is_not_overwritten(
     assert disabled.problem is None
 
 
-def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(tmp_path: Path, file: Path) -> None:
+def test_a_file_that_cannot_be_opened_disables_everything_until_it_can(
+    tmp_path: Path, file: Path
+) -> None:
     for target in (file.name, "nowhere"):
         file.symlink_to(target)  # to itself, which even root cannot open, or to nothing
         disabled = DisabledTools(DocumentFile(tmp_path))
@@ -100,7 +104,9 @@ def test_a_replaced_file_is_read_again(tmp_path: Path) -> None:
     assert DisabledTools(DocumentFile(tmp_path)).off() == {"b", "c"}
 
 
-def test_a_pipe_in_place_of_the_file_disables_everything_without_blocking(tmp_path: Path, file: Path) -> None:
+def test_a_pipe_in_place_of_the_file_disables_everything_without_blocking(
+    tmp_path: Path, file: Path
+) -> None:
     os.mkfifo(file)
     disabled = DisabledTools(DocumentFile(tmp_path))
     assert disabled.off() == {EVERYTHING}
@@ -116,7 +122,9 @@ def test_a_lone_surrogate_in_a_name_is_supported(tmp_path: Path) -> None:
 def test_an_endless_view_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "state" / "documents.db"
     file.parent.mkdir()
-    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS version FROM n"
+    endless = (
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS version FROM n"
+    )
     with closing(sqlite3.connect(file)) as database:
         database.execute(f"CREATE VIEW documents AS {endless}")
         database.execute("PRAGMA user_version = 1")

@@ -77,11 +77,15 @@ def test_a_docstring_has_the_same_parts_in_each_style(text: str) -> None:
 
 
 def test_an_example_keeps_its_indentation() -> None:
-    text = "Search.\n\nExample:\n    for page in web.search('x'):\n        print(page)\n\n    'done'\n"
+    text = (
+        "Search.\n\nExample:\n    for page in web.search('x'):\n        print(page)\n\n    'done'\n"
+    )
     assert example(text) == "for page in web.search('x'):\n    print(page)\n\n'done'"
 
 
-@pytest.mark.parametrize("text", ["", "Only a summary.", "A list:\n- one\n- two", "Returns: not a heading", ":) smile"])
+@pytest.mark.parametrize(
+    "text", ["", "Only a summary.", "A list:\n- one\n- two", "Returns: not a heading", ":) smile"]
+)
 def test_a_docstring_without_sections_is_its_description(text: str) -> None:
     assert description(text) == text
     assert (example(text), arguments(text), outcome(text)) == ("", {}, Outcome("", {}))

@@ -47,7 +47,9 @@ auth: {tokens: [{name: t, hash: h, agent: pilot}, {name: u, hash: h, agent: nobo
     assert str(examined.locate(("servers", "good"))).endswith("onetool.yaml:5")
 
 
-@pytest.mark.parametrize("text", ["servers: 5\n", "agents: [x]\n", "snippets: {a: {}}\n", "tools_dir: [1, {}]\n"])
+@pytest.mark.parametrize(
+    "text", ["servers: 5\n", "agents: [x]\n", "snippets: {a: {}}\n", "tools_dir: [1, {}]\n"]
+)
 def test_valid_settings_next_to_an_invalid_section_are_used(tmp_path: Path, text: str) -> None:
     write_settings(tmp_path, f"log_level: DEBUG\n{text}")
     examined = examine(find_directories({}, tmp_path, None, tmp_path), {})
@@ -60,7 +62,8 @@ def test_a_file_of_a_newer_version_is_reported_and_other_files_are_used(tmp_path
     directory = tmp_path / ".onetool"
     (directory / "prompts.yaml").write_text("version: 1\ninstructions: brief\n", encoding="utf-8")
     examined = examine(
-        find_directories({"ONETOOL_VERSION": "0.9"}, tmp_path, None, tmp_path), {"ONETOOL_VERSION": "0.9"}
+        find_directories({"ONETOOL_VERSION": "0.9"}, tmp_path, None, tmp_path),
+        {"ONETOOL_VERSION": "0.9"},
     )
     (error,) = examined.errors
     assert "onetool.yaml:1: was written by a newer OneTool" in error.message
@@ -69,11 +72,13 @@ def test_a_file_of_a_newer_version_is_reported_and_other_files_are_used(tmp_path
 
 
 def report(tmp_path: Path, *problems: Problem) -> list[Problem]:
-    return sort_problems(problems, examine(find_directories({}, tmp_path, None, tmp_path), {}).loaded)
+    return sort_problems(
+        problems, examine(find_directories({}, tmp_path, None, tmp_path), {}).loaded
+    )
 
 
 def test_a_long_message_is_truncated(tmp_path: Path) -> None:
-    (short, long) = report(tmp_path, Problem("short"), Problem("z" * 200_000))
+    short, long = report(tmp_path, Problem("short"), Problem("z" * 200_000))
     assert short.message == "short"
     assert long.message.endswith("… (200,000 characters)")
 
@@ -87,7 +92,9 @@ def test_problems_inside_an_unusable_directory_are_not_reported(tmp_path: Path) 
     directory = storage_problem("is no directory", tmp_path / "data")
     inside = storage_problem("cannot be written", tmp_path / "data" / "stats.db")
     beside = storage_problem("cannot be written", tmp_path / "data-of-others")
-    setting = Problem("is an unknown key", "write version", Location(str(tmp_path / "data" / "onetool.yaml"), 1))
+    setting = Problem(
+        "is an unknown key", "write version", Location(str(tmp_path / "data" / "onetool.yaml"), 1)
+    )
     assert report(tmp_path, directory, inside, beside, setting) == [directory, beside, setting]
 
 
@@ -97,7 +104,9 @@ def test_a_problem_with_a_line_has_a_hint_with_the_line(tmp_path: Path) -> None:
 
 
 def test_a_hint_of_several_lines_is_one_problem() -> None:
-    problem = Problem("the server fails", "see what it says: x\nor leave it out", Location("/a.yaml", 2), "c")
+    problem = Problem(
+        "the server fails", "see what it says: x\nor leave it out", Location("/a.yaml", 2), "c"
+    )
     assert str(problem) == "the server fails\nHint: see what it says: x\nor leave it out"
     assert problem.to_line() == "the server fails. Hint: see what it says: x; or leave it out"
     assert problem.to_json() == {

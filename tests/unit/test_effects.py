@@ -1,4 +1,6 @@
-"""Effects of the tools of every source, from declarations, hints and settings, and where they are shown."""
+"""Effects of the tools of every source, from declarations, hints and settings, and where they are
+shown.
+"""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -33,7 +35,7 @@ from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.documents import DocumentFile, Documents
 from onetool.util.context import RunScope, ToolContext
 
-# --- every source ------------------------------------------------------------------------------------------
+# --- every source ---------------------------------------------------------------------------------
 
 
 def test_built_in_tools_declare_their_effects() -> None:
@@ -64,7 +66,11 @@ def test_tools_of_every_source_have_effects(tmp_path: Path) -> None:
     async def collect() -> dict[str, str]:
         async with open_world(tmp_path) as app:
             tools = [app.registry.find(entry.name) for entry in app.registry.entries()]
-            return {each.name: describe_effects(each) for each in tools if each.source != "local" or each.file}
+            return {
+                each.name: describe_effects(each)
+                for each in tools
+                if each.source != "local" or each.file
+            }
 
     found = anyio.run(collect)
     undeclared = {name for name, text in found.items() if "not declared" in text}
@@ -89,7 +95,12 @@ def test_tools_of_every_source_have_effects(tmp_path: Path) -> None:
         ({"method": "POST"}, "write external", False, {"untrusted"}),
         ({"method": "PATCH"}, "write external", False, {"untrusted"}),
         ({"method": "GET", "steps": [{"method": "POST"}]}, "write external", False, {"untrusted"}),
-        ({"method": "GET", "response": {"saveTo": "${path}"}}, "write external", True, {"untrusted"}),
+        (
+            {"method": "GET", "response": {"saveTo": "${path}"}},
+            "write external",
+            True,
+            {"untrusted"},
+        ),
         ({"method": "POST", "body": "${file:report}"}, "write external", False, ALL),
         ({"method": "GET", "headers": {"X-Key": "${secret:KEY}"}}, "read external", True, ALL),
         ({}, "write external", False, {"untrusted"}),
@@ -100,10 +111,14 @@ def test_stored_tools_have_the_effects_of_their_methods(
     impl: dict[str, Any] | None, effects: str, is_idempotent: bool, labels: set[str]
 ) -> None:
     found = read_effects(impl)
-    assert (" ".join(sort_effects(found[0])), found[1], set(found[2])) == (effects, is_idempotent, labels)
+    assert (" ".join(sort_effects(found[0])), found[1], set(found[2])) == (
+        effects,
+        is_idempotent,
+        labels,
+    )
 
 
-# --- upstream servers --------------------------------------------------------------------------------------
+# --- upstream servers -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,7 +135,9 @@ def test_stored_tools_have_the_effects_of_their_methods(
         ({"destructiveHint": False}, "write external", False),
     ],
 )
-def test_hints_are_effects(annotations: dict[str, Any] | None, effects: str | None, is_idempotent: bool) -> None:
+def test_hints_are_effects(
+    annotations: dict[str, Any] | None, effects: str | None, is_idempotent: bool
+) -> None:
     found = read_hints(annotations)
     listed = None if found.effects is None else " ".join(sort_effects(found.effects))
     assert (listed, found.is_idempotent) == (effects, is_idempotent)
@@ -128,23 +145,34 @@ def test_hints_are_effects(annotations: dict[str, Any] | None, effects: str | No
 
 @asynccontextmanager
 async def open_server(
-    directory: Path, annotations: Mapping[str, Any] | None, packs: Mapping[str, Any] | None = None, **server: Any
+    directory: Path,
+    annotations: Mapping[str, Any] | None,
+    packs: Mapping[str, Any] | None = None,
+    **server: Any,
 ) -> AsyncIterator[OneTool]:
     """Open an application with one server, whose list of tools is in the cache."""
-    settings = Settings.model_validate({"servers": {"gh": {"command": "gh", **server}}, "tools": packs or {}})
+    settings = Settings.model_validate(
+        {"servers": {"gh": {"command": "gh", **server}}, "tools": packs or {}}
+    )
     definition = Definition("list", "", {"type": "object"}, annotations=annotations)
-    ToolLists(DocumentFile(directory / "cache")).put(cache_key(settings.servers["gh"]), [definition])
+    ToolLists(DocumentFile(directory / "cache")).put(
+        cache_key(settings.servers["gh"]), [definition]
+    )
     async with OneTool(settings, folder=directory) as app:
         await app.discover()
         yield app
 
 
-async def read_server_effects(directory: Path, annotations: Mapping[str, Any] | None, **server: Any) -> str:
+async def read_server_effects(
+    directory: Path, annotations: Mapping[str, Any] | None, **server: Any
+) -> str:
     async with open_server(directory, annotations, **server) as app:
         return describe_effects(app.registry.find("gh.list"))
 
 
-def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accepted_it(tmp_path: Path) -> None:
+def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accepted_it(
+    tmp_path: Path,
+) -> None:
     harmless = {"readOnlyHint": True, "openWorldHint": False, "idempotentHint": True}
     pins, listed = (
         Documents(DocumentFile(tmp_path), "pins"),
@@ -153,19 +181,31 @@ def test_a_hint_adds_effects_at_once_and_removes_them_only_after_a_person_accept
     origin = identify_origin(Server(command="gh"))
 
     async def check() -> None:
-        assert await read_server_effects(tmp_path, harmless) == "read, write, external", "first seen is not accepted"
+        assert await read_server_effects(tmp_path, harmless) == "read, write, external", (
+            "first seen is not accepted"
+        )
         accept(pins, "gh", listed, origin)
-        assert await read_server_effects(tmp_path, harmless) == "read, write, external", "nobody has seen the hints"
+        assert await read_server_effects(tmp_path, harmless) == "read, write, external", (
+            "nobody has seen the hints"
+        )
         accept(pins, "gh", listed, origin, {"list": "it only reads"})
-        assert await read_server_effects(tmp_path, harmless) == "read, write, external", "these are others"
+        assert await read_server_effects(tmp_path, harmless) == "read, write, external", (
+            "these are others"
+        )
         claims = list_claims(pins.get("gh") or {}, listed, origin)
-        assert claims == {"list": "it only reads, it reaches nothing outside, repeating a call changes nothing"}
+        assert claims == {
+            "list": "it only reads, it reaches nothing outside, repeating a call changes nothing"
+        }
         accept(pins, "gh", listed, origin, claims)
         assert list_claims(pins.get("gh") or {}, listed, origin) == {}
         assert await read_server_effects(tmp_path, harmless) == "read (idempotent)"
         accept(pins, "gh", listed, origin)
-        assert await read_server_effects(tmp_path, harmless) == "read (idempotent)", "they stay accepted"
-        assert await read_server_effects(tmp_path, {"readOnlyHint": False}) == "read, write, external"
+        assert await read_server_effects(tmp_path, harmless) == "read (idempotent)", (
+            "they stay accepted"
+        )
+        assert (
+            await read_server_effects(tmp_path, {"readOnlyHint": False}) == "read, write, external"
+        )
         assert await read_server_effects(tmp_path, None) == "read, write, external"
         assert await read_server_effects(tmp_path, harmless, pin="off") == "read, write, external"
 
@@ -183,28 +223,49 @@ def test_an_accepted_hint_is_that_of_one_program_and_one_definition(tmp_path: Pa
 
     async def check() -> None:
         assert accept_hints(harmless, list="it only reads") == {}
-        assert await read_server_effects(tmp_path, harmless, env={"TOKEN": "other"}) == "read, external"
-        for server in ({"command": "other"}, {"args": ["evil"]}, {"command": None, "url": "https://evil.example"}):
-            assert await read_server_effects(tmp_path, harmless, **server) == "read, write, external", server
+        assert (
+            await read_server_effects(tmp_path, harmless, env={"TOKEN": "other"})
+            == "read, external"
+        )
+        for server in (
+            {"command": "other"},
+            {"args": ["evil"]},
+            {"command": None, "url": "https://evil.example"},
+        ):
+            assert (
+                await read_server_effects(tmp_path, harmless, **server) == "read, write, external"
+            ), server
         other = [Definition("list", "", {"type": "object"}, annotations=local)]
-        assert list_claims(pins.get("gh") or {}, other, origin) == {"list": "it reaches nothing outside"}
+        assert list_claims(pins.get("gh") or {}, other, origin) == {
+            "list": "it reaches nothing outside"
+        }
         assert accept_hints(local) == {"list": "it reaches nothing outside"}
         assert await read_server_effects(tmp_path, local) == "write, external"
         listed = [Definition("list", "", {"type": "object"}, annotations=harmless)]
         accept(pins, "gh", listed, "another program")
-        assert list_claims(pins.get("gh") or {}, listed, "another program") == {"list": "it only reads"}
+        assert list_claims(pins.get("gh") or {}, listed, "another program") == {
+            "list": "it only reads"
+        }
 
     anyio.run(check)
 
 
-def test_results_are_untrusted_until_a_person_has_accepted_that_they_are_not(tmp_path: Path) -> None:
+def test_results_are_untrusted_until_a_person_has_accepted_that_they_are_not(
+    tmp_path: Path,
+) -> None:
     async def check() -> None:
         local = {"readOnlyHint": True, "openWorldHint": False}
         async with open_server(tmp_path, local) as app:
             assert UNTRUSTED in get_labels(app.registry.find("gh.list"))
         listed = [Definition("list", "", {"type": "object"}, annotations=local)]
         origin = app.servers.upstream("gh").origin
-        accept(Documents(DocumentFile(tmp_path), "pins"), "gh", listed, origin, list_claims({}, listed, origin))
+        accept(
+            Documents(DocumentFile(tmp_path), "pins"),
+            "gh",
+            listed,
+            origin,
+            list_claims({}, listed, origin),
+        )
         async with open_server(tmp_path, local) as app:
             assert UNTRUSTED not in get_labels(app.registry.find("gh.list"))
 
@@ -243,7 +304,7 @@ def test_a_tool_that_no_longer_says_that_it_writes_keeps_the_permission(tmp_path
         assert anyio.run(read, annotations) == ["write", "network"]
 
 
-# --- extensions and programs -------------------------------------------------------------------------------
+# --- extensions and programs ----------------------------------------------------------------------
 
 
 def test_an_extension_declares_effects_with_the_decorator(tmp_path: Path) -> None:
@@ -259,11 +320,16 @@ def test_an_extension_declares_effects_with_the_decorator(tmp_path: Path) -> Non
     )
     extension = static_analysis.read(file)
     found = {each.name: (each.effects, each.is_idempotent) for each in extension.functions}
-    assert found == {"one": ({"read", "external"}, True), "two": ({"write"}, False), "three": (None, False)}
+    assert found == {
+        "one": ({"read", "external"}, True),
+        "two": ({"write"}, False),
+        "three": (None, False),
+    }
     messages = [each.message for each in extension.problems]
     assert any("four: line 9: effects must be a literal" in message for message in messages)
     assert any(
-        "five: unknown effect 'reads': expected some of read, write, exec, external" in each for each in messages
+        "five: unknown effect 'reads': expected some of read, write, exec, external" in each
+        for each in messages
     )
 
 
@@ -289,14 +355,18 @@ def test_effects_of_an_extension_imply_permissions(tmp_path: Path) -> None:
         settings = Settings.model_validate({"tools_dir": [str(file.parent)], "tools": packs})
         async with OneTool(settings, folder=tmp_path) as app:
             await app.discover()
-            names = [entry.name for entry in app.registry.entries() if entry.name.startswith("notes.")]
+            names = [
+                entry.name for entry in app.registry.entries() if entry.name.startswith("notes.")
+            ]
             return {name: app.bus.tool_info(name)["permissions"] for name in names}
 
     needed = {"notes.count": [], "notes.plain": [], "notes.save": ["write"]}
     assert anyio.run(check, {}) == {**needed, "notes.start": ["read", "exec", "network"]}
     corrected = anyio.run(check, {"notes": {"effects": {"save": ["read"], "plain": ["write"]}}})
     assert (corrected["notes.save"], corrected["notes.plain"]) == ([], ["write"])
-    assert set(map(tuple, anyio.run(check, {"notes": {"permissions": ["read"]}}).values())) == {("read",)}
+    assert set(map(tuple, anyio.run(check, {"notes": {"permissions": ["read"]}}).values())) == {
+        ("read",)
+    }
 
 
 def test_programs_declare_effects() -> None:
@@ -335,23 +405,31 @@ def test_an_unknown_effect_cannot_be_registered() -> None:
         ToolBus().register_tool(Bad())
 
 
-# --- settings and views ------------------------------------------------------------------------------------
+# --- settings and views ---------------------------------------------------------------------------
 
 
 def test_settings_win_and_follow_a_reload(tmp_path: Path) -> None:
     packs = {
         "gh": {"effects": {"l*": ["read"]}, "labels": {"*": []}},
-        "fs": {"effects": {"re*": "external", "read": "write"}, "idempotent": ["write"], "permissions": ["network"]},
+        "fs": {
+            "effects": {"re*": "external", "read": "write"},
+            "idempotent": ["write"],
+            "permissions": ["network"],
+        },
         "grep": {"effects": {"grep": "exec"}},
         "own": {"effects": {"*": "read"}},
     }
     servers = {"gh": {"command": "gh"}}
     current: dict[str, Any] = {"servers": servers}
     settings = Settings.model_validate(current)
-    ToolLists(DocumentFile(tmp_path / "cache")).put(cache_key(settings.servers["gh"]), [Definition("list", "", {})])
+    ToolLists(DocumentFile(tmp_path / "cache")).put(
+        cache_key(settings.servers["gh"]), [Definition("list", "", {})]
+    )
 
     async def check() -> None:
-        async with OneTool(read=lambda: wrap_settings(Settings.model_validate(current), tmp_path)) as app:
+        async with OneTool(
+            read=lambda: wrap_settings(Settings.model_validate(current), tmp_path)
+        ) as app:
             await app.discover()
             app.bus.register_tool(tool("own.tool")(lambda: None))
             names = ["fs.read", "fs.write", "fs.list", "grep", "gh.list", "own.tool"]
@@ -373,19 +451,28 @@ def test_settings_win_and_follow_a_reload(tmp_path: Path) -> None:
 def test_effects_are_shown(tmp_path: Path) -> None:
     with serve_app(tmp_path) as server:
         body = server.rest.get("/api/tools/fs.edit")
-        assert (body["effects"], body["isIdempotent"], body["labels"]) == (["read", "write"], False, ["private"])
+        assert (body["effects"], body["isIdempotent"], body["labels"]) == (
+            ["read", "write"],
+            False,
+            ["private"],
+        )
     with open_app() as app:
         assert "Effects: read, external" in app.data("ot.help(query='http.get')")
         assert app.data("ot.tools(pattern='ot.notify', info='full')")[0]["effects"] == "write"
 
 
 def test_health_names_packs_without_declared_effects_if_a_policy_can_ask() -> None:
-    tools = [tool("crm.add")(lambda: None), tool("crm.list")(lambda: None), tool("b.c", effects=["read"])(lambda: None)]
+    tools = [
+        tool("crm.add")(lambda: None),
+        tool("crm.list")(lambda: None),
+        tool("b.c", effects=["read"])(lambda: None),
+    ]
     with open_app({"agents": {"default": {"policy": "ask-writes"}}}, tools) as app:
         (found,) = [each for each in app.data("ot.health()")["problems"] if "effects" in each]
-    assert found == (
-        "2 tools of crm without declared effects, and the policy of default can ask. "
-        "Hint: such tools count as write and external; declare them: tools: {crm: {effects: {NAME: read}}}"
+    assert (
+        found
+        == "2 tools of crm without declared effects, and the policy of default can ask. Hint: such"
+        " tools count as write and external; declare them: tools: {crm: {effects: {NAME: read}}}"
     )
     with open_app({"agents": {"default": {"policy": "read-only"}}}, tools) as app:
         assert "without declared effects" not in json.dumps(app.data("ot.health()"))
@@ -407,7 +494,9 @@ def test_a_stored_result_keeps_the_labels_of_its_session() -> None:
     with open_app() as app:
         results = app.onetool.results
         stored = results.put("text", tool="run", labels=labels.to_json())
-        context = replace(app.onetool.context("default"), run=RunScope(gate=SimpleNamespace(labels=later)))
+        context = replace(
+            app.onetool.context("default"), run=RunScope(gate=SimpleNamespace(labels=later))
+        )
         assert app.portal.call(partial(ot_tools.load, context, stored["handle"])) == "text"
         assert later.to_json() == labels.to_json()
         older = results.put("text", tool="run")

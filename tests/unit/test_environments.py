@@ -47,7 +47,12 @@ def get_python(start: StartCommand) -> str:
 
 
 def imports(python: str, module: str) -> bool:
-    return subprocess.run([python, "-P", "-c", f"import {module}"], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [python, "-P", "-c", f"import {module}"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 async def build(environments: Environments, header: ScriptHeader, file: Path = FILE) -> str:
@@ -56,7 +61,9 @@ async def build(environments: Environments, header: ScriptHeader, file: Path = F
 
 
 def test_a_file_without_a_header_uses_the_python_of_the_server(tmp_path: Path) -> None:
-    assert asyncio.run(make_environments(tmp_path).get_start_command(None, FILE)) == StartCommand((sys.executable,))
+    assert asyncio.run(make_environments(tmp_path).get_start_command(None, FILE)) == StartCommand(
+        (sys.executable,)
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -69,7 +76,9 @@ def test_a_prebuilt_environment_is_started_without_uv(tmp_path: Path) -> None:
 
 def test_a_missing_environment_is_created_when_the_worker_starts(tmp_path: Path) -> None:
     lines: list[str] = []
-    start = asyncio.run(make_environments(tmp_path).get_start_command(parse_six_header(), FILE, lines.append))
+    start = asyncio.run(
+        make_environments(tmp_path).get_start_command(parse_six_header(), FILE, lines.append)
+    )
     assert start.by_uv
     assert start.command[1] == "run"
     assert start.command[-2] == "--script"
@@ -81,7 +90,9 @@ def test_an_existing_environment_is_not_created_again(tmp_path: Path) -> None:
     first = asyncio.run(build(make_environments(tmp_path), EMPTY))
     (script,) = tmp_path.glob("*.py")
     script.unlink()
-    assert asyncio.run(build(make_environments(tmp_path), EMPTY)) == first  # the next server does the same
+    assert (
+        asyncio.run(build(make_environments(tmp_path), EMPTY)) == first
+    )  # the next server does the same
     assert not script.exists()  # uv was not called
 
 
@@ -111,8 +122,13 @@ def test_a_deleted_environment_is_created_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_concurrent_callers_share_an_environment(tmp_path: Path) -> None:
     async def at_once() -> list[str]:
-        one, other = make_environments(tmp_path), make_environments(tmp_path)  # the second one is like another process
-        return await asyncio.gather(*(build(each, parse_six_header()) for each in (one, one, other, other)))
+        one, other = (
+            make_environments(tmp_path),
+            make_environments(tmp_path),
+        )  # the second one is like another process
+        return await asyncio.gather(
+            *(build(each, parse_six_header()) for each in (one, one, other, other))
+        )
 
     assert len(set(asyncio.run(at_once()))) == 1
 
@@ -132,7 +148,7 @@ def test_a_caller_waits_while_the_environment_is_created(tmp_path: Path) -> None
     assert not first.by_uv
 
 
-# --- errors ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -147,7 +163,9 @@ def test_a_caller_waits_while_the_environment_is_created(tmp_path: Path) -> None
         ("tool = 1\n", "tool = 1"),
     ],
 )
-def test_a_missing_package_is_reported_with_the_output_of_uv(tmp_path: Path, text: str, message: str) -> None:
+def test_a_missing_package_is_reported_with_the_output_of_uv(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(ToolError, match="uv could not create the environment: ") as caught:
         asyncio.run(build(make_environments(tmp_path), ScriptHeader(text)))
     assert message in str(caught.value)
@@ -170,7 +188,10 @@ def test_a_failed_environment_is_retried_by_the_next_caller(tmp_path: Path) -> N
 
 def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for work in (lambda each: each.build(EMPTY, FILE, ignore), lambda each: each.get_start_command(EMPTY, FILE)):
+    for work in (
+        lambda each: each.build(EMPTY, FILE, ignore),
+        lambda each: each.get_start_command(EMPTY, FILE),
+    ):
         with pytest.raises(StorageError, match=r"cannot write .*environments"):
             asyncio.run(_await_work(work, make_environments(tmp_path / "file" / "environments")))
 
@@ -194,7 +215,7 @@ def test_closing_leaves_no_processes(tmp_path: Path) -> None:
     assert len(list_descendants(os.getpid())) == before
 
 
-# --- headers with paths ------------------------------------------------------------------------------------
+# --- headers with paths ---------------------------------------------------------------------------
 
 
 def write_wheel(directory: Path, version: str) -> Path:
@@ -204,15 +225,25 @@ def write_wheel(directory: Path, version: str) -> Path:
     info = f"tiny_thing-{version}.dist-info"
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr("tiny_thing.py", f"version = {version!r}")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny-thing\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny-thing\nVersion: {version}\n"
+        )
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{info}/RECORD", "")
     return file
 
 
 def make_source(path: str) -> str:
-    lines = ('dependencies = ["tiny-thing"]', "[tool.uv.sources]", f'tiny-thing = {{ path = "{path}" }}')
-    return "".join(f"{line}\n" for line in ("# /// script", *(f"# {line}" for line in lines), "# ///"))
+    lines = (
+        'dependencies = ["tiny-thing"]',
+        "[tool.uv.sources]",
+        f'tiny-thing = {{ path = "{path}" }}',
+    )
+    return "".join(
+        f"{line}\n" for line in ("# /// script", *(f"# {line}" for line in lines), "# ///")
+    )
 
 
 @pytest.mark.slow
@@ -228,7 +259,9 @@ def test_a_path_in_a_header_is_relative_to_the_file(tmp_path: Path) -> None:
         pythons[version] = asyncio.run(build(environments, header, directory / "notes_tools.py"))
     found = {
         subprocess.run(
-            [python, "-c", "import tiny_thing as t; print(t.version)"], capture_output=True, check=True
+            [python, "-c", "import tiny_thing as t; print(t.version)"],
+            capture_output=True,
+            check=True,
         ).stdout
         for python in pythons.values()
     }
@@ -241,16 +274,36 @@ def test_a_missing_path_is_reported_with_the_output_of_uv(tmp_path: Path) -> Non
     header = parse_header(source)
     assert header is not None
     with pytest.raises(ToolError, match=r"(?s)uv could not create the environment: .*gone\.whl"):
-        asyncio.run(build(make_environments(tmp_path / "environments"), header, tmp_path / "notes_tools.py"))
+        asyncio.run(
+            build(make_environments(tmp_path / "environments"), header, tmp_path / "notes_tools.py")
+        )
 
 
-# --- environment variables ---------------------------------------------------------------------------------
+# --- environment variables ------------------------------------------------------------------------
 
 
 def test_workers_get_few_variables_and_uv_a_few_more() -> None:
     environment = dict.fromkeys(
-        ("HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_INDEX_URL", "UV_CACHE_DIR", "AWS_SECRET", "PYTHONPATH"),
+        (
+            "HOME",
+            "PATH",
+            "https_proxy",
+            "SSL_CERT_FILE",
+            "UV_INDEX_URL",
+            "UV_CACHE_DIR",
+            "AWS_SECRET",
+            "PYTHONPATH",
+        ),
         "x",
     )
-    assert set(make_worker_environment(environment)) == {"HOME", "PATH", "https_proxy", "SSL_CERT_FILE", "UV_CACHE_DIR"}
-    assert set(make_uv_environment(environment)) == {*make_worker_environment(environment), "UV_INDEX_URL"}
+    assert set(make_worker_environment(environment)) == {
+        "HOME",
+        "PATH",
+        "https_proxy",
+        "SSL_CERT_FILE",
+        "UV_CACHE_DIR",
+    }
+    assert set(make_uv_environment(environment)) == {
+        *make_worker_environment(environment),
+        "UV_INDEX_URL",
+    }

@@ -1,4 +1,6 @@
-"""Server-sent events and plain responses at the ASGI level: messages, end of the stream and cancellation."""
+"""Server-sent events and plain responses at the ASGI level: messages, end of the stream and
+cancellation.
+"""
 
 import asyncio
 import json
@@ -27,7 +29,9 @@ class Client:
         self.news, self._left = asyncio.Event(), asyncio.Event()
 
     async def listen(self) -> None:
-        await self._stream({"type": "http", "method": "GET", "state": self._state}, self._receive, self._send)
+        await self._stream(
+            {"type": "http", "method": "GET", "state": self._state}, self._receive, self._send
+        )
 
     def leave(self) -> None:
         self._left.set()
@@ -46,7 +50,11 @@ class Client:
 
     @property
     def is_complete(self) -> bool:
-        return bool(self.sent) and not self.sent[-1].get("more_body", False) and "body" in self.sent[-1]
+        return (
+            bool(self.sent)
+            and not self.sent[-1].get("more_body", False)
+            and "body" in self.sent[-1]
+        )
 
 
 def listen_to(work: Work) -> Client:
@@ -104,7 +112,11 @@ def test_events_from_other_threads_are_sent() -> None:
     async def work(feed: Feed) -> None:
         await asyncio.gather(*(asyncio.to_thread(feed.put, "call", {"n": n}) for n in range(100)))
 
-    numbers = [json.loads(part.partition("data: ")[2])["n"] for part in listen_to(work).body.split("\n\n") if part]
+    numbers = [
+        json.loads(part.partition("data: ")[2])["n"]
+        for part in listen_to(work).body.split("\n\n")
+        if part
+    ]
     assert sorted(numbers) == list(range(100))
 
 
@@ -241,7 +253,7 @@ def test_a_client_that_disconnects_during_an_event_is_gone() -> None:
     asyncio.run(listen())
 
 
-# --- plain responses --------------------------------------------------------------------------------------------------
+# --- plain responses ------------------------------------------------------------------------------
 
 
 class PlainClient:

@@ -29,7 +29,9 @@ def list_names(extension: Extension) -> list[str]:
 
 def test_a_file_is_described_by_its_source(file: Path) -> None:
     extension = write_and_read(
-        file, '"""Doc."""\npermissions = ["read", ":exec"]\nasync def f(x: int) -> list[str]:\n  """Do."""'
+        file,
+        '"""Doc."""\npermissions = ["read", ":exec"]\nasync def f(x: int) -> list[str]:\n '
+        ' """Do."""',
     )
     assert extension.pack == "notes"
     assert extension.permissions == {Permission.READ, Permission.EXEC}
@@ -41,13 +43,17 @@ def test_a_file_is_described_by_its_source(file: Path) -> None:
 
 
 def test_a_file_is_never_run(file: Path) -> None:
-    text = "import os\nos.abort()\n@os.abort()\ndef f(x: os.abort() = os.abort()): ...\nclass C(os.abort()): ..."
+    text = (
+        "import os\nos.abort()\n@os.abort()\ndef f(x: os.abort() = os.abort()): ...\nclass"
+        " C(os.abort()): ..."
+    )
     assert list_names(write_and_read(file, text)) == ["f"]
 
 
 def test_the_last_function_of_a_name_is_used(file: Path) -> None:
     text = (
-        "from typing import overload\n@overload\ndef f(a: int): ...\n@overload\ndef f(a: str): ...\ndef f(b): 'Last.'\n"
+        "from typing import overload\n@overload\ndef f(a: int): ...\n@overload\ndef f(a: str):"
+        " ...\ndef f(b): 'Last.'\n"
     )
     (function,) = write_and_read(file, text).functions
     assert list(function.input.properties) == ["b"]
@@ -55,10 +61,14 @@ def test_the_last_function_of_a_name_is_used(file: Path) -> None:
 
 
 def test_functions_are_found_after_any_line_endings(file: Path) -> None:
-    file.write_bytes(b"x = 'a\\\r\n\x0c b'\r\n\x0c\r\n@print\r\ndef f(a, b=(1,\r\n 2)):\r\n    return a\r\ny = 1")
+    file.write_bytes(
+        b"x = 'a\\\r\n\x0c b'\r\n\x0c\r\n@print\r\ndef f(a, b=(1,\r\n 2)):\r\n    return a\r\ny = 1"
+    )
     (function,) = read(file).functions
     assert list(function.input.properties) == ["a", "b"]
-    assert write_and_read(file, "t = '\u2028\x0b\x1c'\ndef g(c): return c").functions[0].input.required == {"c"}
+    assert write_and_read(file, "t = '\u2028\x0b\x1c'\ndef g(c): return c").functions[
+        0
+    ].input.required == {"c"}
 
 
 @pytest.mark.parametrize(
@@ -82,8 +92,14 @@ def test_an_exported_name_that_is_not_a_function_is_reported(file: Path) -> None
     extension = write_and_read(file, "__all__ = ['a', 'LIMIT', 'gone']\nLIMIT = 1\ndef a(): ...")
     assert list_names(extension) == ["a"]
     assert [problem.message.rpartition(": ")[2] for problem in extension.problems] == [
-        "__all__ contains 'LIMIT', which is not a function of this file or of a module in its directory",
-        "__all__ contains 'gone', which is not a function of this file or of a module in its directory",
+        (
+            "__all__ contains 'LIMIT', which is not a function of this file or of a module in its"
+            " directory"
+        ),
+        (
+            "__all__ contains 'gone', which is not a function of this file or of a module in its"
+            " directory"
+        ),
     ]
 
 
@@ -91,22 +107,43 @@ def test_an_exported_name_that_is_not_a_function_is_reported(file: Path) -> None
     ("text", "found"),
     [
         ("if sys.platform == 'win32':\n def f(no): ...\nelse:\n def f(yes): ...", {"f": ["yes"]}),
-        ("if os.name == 'nt':\n def f(no): ...\nelif sys.platform.startswith('li'):\n def f(yes): ...", {"f": ["yes"]}),
-        ("try:\n import fast\n def f(first): ...\nexcept ImportError:\n def f(second): ...", {"f": ["first"]}),
-        ("if DEBUG:\n def f(first): ...\nelse:\n def f(second): ...\n def g(): ...", {"f": ["first"], "g": []}),
+        (
+            (
+                "if os.name == 'nt':\n def f(no): ...\nelif sys.platform.startswith('li'):\n def"
+                " f(yes): ..."
+            ),
+            {"f": ["yes"]},
+        ),
+        (
+            "try:\n import fast\n def f(first): ...\nexcept ImportError:\n def f(second): ...",
+            {"f": ["first"]},
+        ),
+        (
+            "if DEBUG:\n def f(first): ...\nelse:\n def f(second): ...\n def g(): ...",
+            {"f": ["first"], "g": []},
+        ),
         ("with suppress(ImportError):\n    def f(a, b='''\nx'''): ...", {"f": ["a", "b"]}),
         ("if __name__ == '__main__':\n def main(): ...", {}),
         ("for x in y:\n def f(): ...\nclass A:\n def g(self): ...", {}),
     ],
 )
-def test_functions_under_conditions_are_found(file: Path, text: str, found: dict[str, list[str]]) -> None:
+def test_functions_under_conditions_are_found(
+    file: Path, text: str, found: dict[str, list[str]]
+) -> None:
     extension = write_and_read(file, text)
-    assert {function.name: list(function.input.properties) for function in extension.functions} == found
+    assert {
+        function.name: list(function.input.properties) for function in extension.functions
+    } == found
 
 
 def test_each_kind_of_ignored_definition_is_reported(file: Path) -> None:
-    text = "def tool():\n  def inner(): ...\ndef _one(): ...\ndef _two(): ...\nshout = lambda: 1\n_quiet = lambda: 1\n"
-    text += "class Client:\n  def send(self): ...\nclass Data:\n  x: int\n  def _hidden(self): ...\n"
+    text = (
+        "def tool():\n  def inner(): ...\ndef _one(): ...\ndef _two(): ...\nshout = lambda:"
+        " 1\n_quiet = lambda: 1\n"
+    )
+    text += (
+        "class Client:\n  def send(self): ...\nclass Data:\n  x: int\n  def _hidden(self): ...\n"
+    )
     problems = write_and_read(file, text).problems
     assert [each.message.removeprefix(str(file)) for each in problems] == [
         ": ignored _one, _two: names that start with _ are private",
@@ -122,10 +159,14 @@ def test_each_kind_of_ignored_definition_is_reported(file: Path) -> None:
 def test_a_decorator_adds_permissions_to_one_function(file: Path) -> None:
     extension = write_and_read(
         file,
-        "permissions = ['read']\n@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b(): ...\n"
-        "@tool(permissions=['fly'])\ndef c(): ...\n@tool(argument_permissions={'x': ['exec']})\ndef d(x=1): ...\n",
+        "permissions = ['read']\n@tool(permissions=['exec'])\ndef a(): ...\n@tool\ndef b():"
+        " ...\n@tool(permissions=['fly'])\ndef c(): ...\n@tool(argument_permissions={'x':"
+        " ['exec']})\ndef d(x=1): ...\n",
     )
-    assert [(each.name, each.permissions) for each in extension.functions] == [("a", {"exec"}), ("b", frozenset())]
+    assert [(each.name, each.permissions) for each in extension.functions] == [
+        ("a", {"exec"}),
+        ("b", frozenset()),
+    ]
     assert extension.permissions == {"read"}
     problems = [problem.message.partition(": ")[2] for problem in extension.problems]
     assert problems == [
@@ -156,7 +197,9 @@ def test_a_decorator_adds_permissions_to_one_function(file: Path) -> None:
         ("x = '\0'", ""),
     ],
 )
-def test_an_invalid_file_is_an_error_with_line_and_reason(file: Path, text: str, problem: str) -> None:
+def test_an_invalid_file_is_an_error_with_line_and_reason(
+    file: Path, text: str, problem: str
+) -> None:
     extension = write_and_read(file, text)
     assert str(extension.problem).startswith(str(file))
     assert problem in str(extension.problem)
@@ -175,7 +218,9 @@ def test_a_file_is_read_in_its_own_encoding(file: Path) -> None:
     assert read(file).functions[0].description == "é"
 
 
-@pytest.mark.parametrize("content", [b"'\xff'", b"# coding: no-such\n", b"# coding: rot13\n", b"\xff\xfe\x00"])
+@pytest.mark.parametrize(
+    "content", [b"'\xff'", b"# coding: no-such\n", b"# coding: rot13\n", b"\xff\xfe\x00"]
+)
 def test_a_file_that_cannot_be_decoded_is_reported(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     assert str(file) in str(read(file).problem)
@@ -213,7 +258,7 @@ def test_the_stamp_changes_with_a_write_and_the_digest_with_the_content(file: Pa
     assert write_and_read(file, "def g(): ...").digest != first.digest
 
 
-# --- types ------------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------------------
 
 TYPES = '''
 from __future__ import annotations
@@ -290,11 +335,27 @@ STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 DURATION = {"type": ["string", "number"], "format": "duration"}
 COLOR = {"title": "Color", "description": "A color.", "type": "string", "enum": ["red", "blue"]}
 KIND = {"title": "Kind", "type": "string", "enum": ["new"]}
-DEEP = {"title": "Deep", "type": "object", "properties": {"from": STRING, "to": KIND}, "required": ["from"]}
-POINT = {"type": "array", "prefixItems": [INTEGER, {**INTEGER, "default": 0}], "minItems": 1, "maxItems": 2}
+DEEP = {
+    "title": "Deep",
+    "type": "object",
+    "properties": {"from": STRING, "to": KIND},
+    "required": ["from"],
+}
+POINT = {
+    "type": "array",
+    "prefixItems": [INTEGER, {**INTEGER, "default": 0}],
+    "minItems": 1,
+    "maxItems": 2,
+}
 LIMITED = {"limit": INTEGER, "_key": {**STRING, "description": "A key."}}
 COUNT = {**INTEGER, "description": "Count."}
-JSON = {"anyOf": [{"type": "object", "additionalProperties": True}, {"type": "array", "items": {}}, STRING]}
+JSON = {
+    "anyOf": [
+        {"type": "object", "additionalProperties": True},
+        {"type": "array", "items": {}},
+        STRING,
+    ]
+}
 ORDER = {
     "title": "Order",
     "type": "object",
@@ -321,7 +382,9 @@ def directory(file: Path) -> Path:
     (file.parent / "models.py").write_text(MODELS, encoding="utf-8")
     (file.parent / "inner").mkdir()
     (file.parent / "inner" / "__init__.py").touch()
-    (file.parent / "inner" / "deep.py").write_text("from ..models import Order as Inner", encoding="utf-8")
+    (file.parent / "inner" / "deep.py").write_text(
+        "from ..models import Order as Inner", encoding="utf-8"
+    )
     return file.parent
 
 
@@ -345,7 +408,10 @@ def inline(schema: Any, root: Any, depth: int = 8) -> Any:
         ("Odd", {"title": "Odd", "type": "string", "enum": ["A", "B"]}),
         ("Literal[Color.RED, 'x']", {"type": "string", "enum": ["red", "x"]}),
         ("Ids", {"type": "array", "items": INTEGER}),
-        ("'dict[str, Ids]'", {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}}),
+        (
+            "'dict[str, Ids]'",
+            {"type": "object", "additionalProperties": {"type": "array", "items": INTEGER}},
+        ),
         ("UserId", INTEGER),
         ("Point", POINT),
         ("Item", ITEM),
@@ -359,12 +425,18 @@ def inline(schema: Any, root: Any, depth: int = 8) -> Any:
         ("Span", DURATION),
         ("dt.timedelta", DURATION),
         ("dt.time", {"type": "string", "format": "time"}),
-        ("set[dt.date]", {"type": "array", "uniqueItems": True, "items": {"type": "string", "format": "date"}}),
+        (
+            "set[dt.date]",
+            {"type": "array", "uniqueItems": True, "items": {"type": "string", "format": "date"}},
+        ),
         ("HttpUrl", {"type": "string", "format": "uri", "minLength": 1, "maxLength": 2083}),
         ("PositiveInt", {**INTEGER, "exclusiveMinimum": 0}),
         ("Annotated[int, Field(ge=1, le=LIMIT, description='Count.')]", {**COUNT, "minimum": 1}),
         ("Annotated[int, Ge(2)]", {**INTEGER, "minimum": 2}),
-        ("Annotated[list[int], Len(1, 2)]", {"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 2}),
+        (
+            "Annotated[list[int], Len(1, 2)]",
+            {"type": "array", "items": INTEGER, "minItems": 1, "maxItems": 2},
+        ),
         ("Annotated[str, 'The text.']", {**STRING, "description": "The text."}),
         ("int = Field(5, le=9, description='Count.')", {**COUNT, "maximum": 9, "default": 5}),
         ("Color = Color.BLUE", {**COLOR, "default": "blue"}),
@@ -374,19 +446,33 @@ def inline(schema: Any, root: Any, depth: int = 8) -> Any:
         ("deep.Missing", {}),
     ],
 )
-def test_types_of_the_source_have_real_schemas(directory: Path, annotation: str, schema: dict[str, Any]) -> None:
-    (function,) = write_and_read(directory / "notes_tools.py", TYPES.replace("ANNOTATION", annotation)).functions
+def test_types_of_the_source_have_real_schemas(
+    directory: Path, annotation: str, schema: dict[str, Any]
+) -> None:
+    (function,) = write_and_read(
+        directory / "notes_tools.py", TYPES.replace("ANNOTATION", annotation)
+    ).functions
     found = function.input.json
     assert inline(found["properties"]["x"], found) == schema
     function.input.problem({})  # raises if the schema is invalid
 
 
 def test_a_model_may_refer_to_itself(directory: Path) -> None:
-    (function,) = write_and_read(directory / "notes_tools.py", TYPES.replace("ANNOTATION", "Node")).functions
+    (function,) = write_and_read(
+        directory / "notes_tools.py", TYPES.replace("ANNOTATION", "Node")
+    ).functions
     assert function.input.json["properties"] == {"x": {"$ref": "#/$defs/Node"}}
     node = function.input.json["$defs"]["Node"]
-    assert node["properties"]["children"] == {"type": "array", "items": {"$ref": "#/$defs/Node"}, "default": []}
-    assert node["properties"]["nodeName"] == {"type": "string", "minLength": 1, "description": "Its name."}
+    assert node["properties"]["children"] == {
+        "type": "array",
+        "items": {"$ref": "#/$defs/Node"},
+        "default": [],
+    }
+    assert node["properties"]["nodeName"] == {
+        "type": "string",
+        "minLength": 1,
+        "description": "Its name.",
+    }
     assert node["properties"]["other"] == {"default": None}
     assert (node["required"], node["additionalProperties"]) == (["nodeName"], False)
     args = {"x": {"nodeName": "a", "children": [{"nodeName": "b", "children": [{"nodeName": ""}]}]}}
@@ -398,16 +484,28 @@ HOSTILE = {
     "huge union": "def f(x: " + " | ".join("list[int]" for _ in range(900)) + "): ...",
     "deep": "def f(x: " + "list[" * 150 + "int" + "]" * 150 + "): ...",
     "alias of itself": "A = B\nB = A\ndef f(x: A): ...",
-    "alias bomb": "A0 = int\n" + "".join(f"A{n + 1} = tuple[A{n}, A{n}]\n" for n in range(60)) + "def f(x: A60): ...",
-    "class bomb": "".join(f"@dataclass\nclass C{n}:\n a: C{n + 1}\n b: C{n + 1}\n" for n in range(150))
-    + "def f(x: C0): ...",
+    "alias bomb": (
+        "A0 = int\n"
+        + "".join(f"A{n + 1} = tuple[A{n}, A{n}]\n" for n in range(60))
+        + "def f(x: A60): ..."
+    ),
+    "class bomb": (
+        "".join(f"@dataclass\nclass C{n}:\n a: C{n + 1}\n b: C{n + 1}\n" for n in range(150))
+        + "def f(x: C0): ..."
+    ),
     "base of itself": "class A(B): ...\nclass B(A): ...\ndef f(x: A): ...",
-    "many bases": "class A0(TypedDict): ...\n"
-    + "".join(f"class A{n + 1}(A{n}, A{n}): ...\n" for n in range(60))
-    + "def f(x: A60): ...",
+    "many bases": (
+        "class A0(TypedDict): ...\n"
+        + "".join(f"class A{n + 1}(A{n}, A{n}): ...\n" for n in range(60))
+        + "def f(x: A60): ..."
+    ),
     "import of itself": "from .notes_tools import A\ndef f(x: A): ...",
     "outside": "from ....etc import A\ndef f(x: A): ...",
-    "many fields": "class T(TypedDict):\n" + "".join(f" a{n}: int\n" for n in range(5_000)) + "def f(x: T): ...",
+    "many fields": (
+        "class T(TypedDict):\n"
+        + "".join(f" a{n}: int\n" for n in range(5_000))
+        + "def f(x: T): ..."
+    ),
     "bad names": "class E(Enum):\n mro = 1\n name = 2\ndef f(x: E): ...",
     "bad pattern": "def f(x: Annotated[str, Field(pattern='(')]): ...",
 }

@@ -93,7 +93,15 @@ def test_agents_take_turns() -> None:
         await workers.add("shy", 1)
         for _ in range(6):
             await workers.release()
-        assert workers.order[:7] == ["first", "greedy", "modest", "shy", "greedy", "modest", "greedy"]
+        assert workers.order[:7] == [
+            "first",
+            "greedy",
+            "modest",
+            "shy",
+            "greedy",
+            "modest",
+            "greedy",
+        ]
 
     run_with_workers(work, total=1, per_agent=1)
 

@@ -167,7 +167,9 @@ def test_a_call_on_the_fence_line_is_code(language: str) -> None:
     "command", ["!onetool upper(text='x')", " !onetool", "mcp__ot__run foo()", "mcp__ot__run\n`x`"]
 )
 def test_old_prefixes_are_rejected_with_a_hint(command: str) -> None:
-    with pytest.raises(ToolError, match=r"(?s)invalid syntax.*(!onetool|mcp__ot__run).*__ot ot\.tools\(\)"):
+    with pytest.raises(
+        ToolError, match=r"(?s)invalid syntax.*(!onetool|mcp__ot__run).*__ot ot\.tools\(\)"
+    ):
         strip(command)
 
 
@@ -197,7 +199,9 @@ def test_an_old_prefix_inside_a_fence_is_rejected() -> None:
     ],
 )
 def test_an_empty_command_is_rejected_with_a_hint(command: str) -> None:
-    with pytest.raises(ToolError, match=r"empty\nHint: send Python code, for example ot\.tools\(\)"):
+    with pytest.raises(
+        ToolError, match=r"empty\nHint: send Python code, for example ot\.tools\(\)"
+    ):
         strip(command)
 
 
@@ -233,7 +237,9 @@ def test_hostile_input_takes_linear_time(command: str) -> None:
 CODE = st.text(st.sampled_from(list("ab=1 \t\n\"'#:()[]{}\\~$_é😀")), min_size=1).filter(
     lambda code: code.strip() and not code.lstrip().startswith("~")
 )
-CODE_WITH_FENCES = st.lists(CODE | st.sampled_from(["`", "``", "```", "~~~", "```python\n"])).map("".join)
+CODE_WITH_FENCES = st.lists(CODE | st.sampled_from(["`", "``", "```", "~~~", "```python\n"])).map(
+    "".join
+)
 
 
 @no_deadline
@@ -266,7 +272,9 @@ def test_inline_code_keeps_its_lines(code: str, ticks: str) -> None:
 
 @no_deadline
 @given(st.integers(0, 5), st.sampled_from(["", *PREFIXES]), st.sampled_from(FENCES))
-def test_a_syntax_error_names_the_line_of_the_sent_code(blank_lines: int, prefix: str, fence: str) -> None:
+def test_a_syntax_error_names_the_line_of_the_sent_code(
+    blank_lines: int, prefix: str, fence: str
+) -> None:
     sent = "\n" * blank_lines + f"{prefix}\n{fence}python\nx = 1\nx = = 2\n{fence}"
 
     with pytest.raises(SyntaxError) as caught:

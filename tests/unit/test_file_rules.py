@@ -21,9 +21,9 @@ from onetool.sources.files.rules import Denial, Rules, is_below
 from onetool.util.context import ToolContext
 
 RIPGREP = str(Path(sys.executable).with_name("rg"))
-NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
-    lambda name: name not in {".", ".."}
-)
+NAMES = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8
+).filter(lambda name: name not in {".", ".."})
 PARTS = st.sampled_from(["a", "b", "*", "a*", "?", "**", "*.py", "[ab]", "[!a]", "x.py"])
 SHORT = st.sampled_from(["a", "b", "ab", "x.py", ".env", "c"])
 
@@ -36,7 +36,7 @@ def make_files(directory: Path, **sandbox: Any) -> Files:
     return Files(ToolContext(working_dir=directory, sandbox=sandbox))
 
 
-# --- patterns ----------------------------------------------------------------------------------------------
+# --- patterns -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -71,22 +71,36 @@ def test_a_pattern_matches_whole_paths(pattern: str, path: str, fits: bool) -> N
     assert Glob(pattern).is_complete(states) is fits
 
 
-@given(st.lists(st.sampled_from(["a", "b", "**", "x.py", "*"]), min_size=1, max_size=5), st.lists(SHORT, max_size=5))
+@given(
+    st.lists(st.sampled_from(["a", "b", "**", "x.py", "*"]), min_size=1, max_size=5),
+    st.lists(SHORT, max_size=5),
+)
 def test_matching_by_name_equals_one_regular_expression(parts: list[str], names: list[str]) -> None:
     segments = parts if parts[-1] != "**" else [*parts, "*"]
     expression = "".join(
-        "(?:[^/]+/)*" if part == "**" else "[^/]+/" if part == "*" else re.escape(part) + "/" for part in segments
+        "(?:[^/]+/)*" if part == "**" else "[^/]+/" if part == "*" else re.escape(part) + "/"
+        for part in segments
     )
     *_, states = Glob("/".join(parts)).iter_states(names)
-    assert Glob("/".join(parts)).is_complete(states) is bool(re.fullmatch(expression, "".join(f"{n}/" for n in names)))
+    assert Glob("/".join(parts)).is_complete(states) is bool(
+        re.fullmatch(expression, "".join(f"{n}/" for n in names))
+    )
 
 
-@given(st.lists(PARTS, min_size=1, max_size=4), st.lists(SHORT, max_size=3), st.lists(SHORT, max_size=3))
-def test_a_remainder_matches_like_the_whole_pattern(parts: list[str], directory: list[str], names: list[str]) -> None:
+@given(
+    st.lists(PARTS, min_size=1, max_size=4),
+    st.lists(SHORT, max_size=3),
+    st.lists(SHORT, max_size=3),
+)
+def test_a_remainder_matches_like_the_whole_pattern(
+    parts: list[str], directory: list[str], names: list[str]
+) -> None:
     glob = Glob("/".join(parts))
     rests = [Glob(rest) for rest in glob.remainders(directory)]
     covered_before = glob.covers(directory)
-    assert glob.covers([*directory, *names]) is (covered_before or any(rest.covers(names) for rest in rests))
+    assert glob.covers([*directory, *names]) is (
+        covered_before or any(rest.covers(names) for rest in rests)
+    )
 
 
 @given(st.lists(PARTS, min_size=1, max_size=5), st.lists(SHORT, min_size=1, max_size=4), SHORT)
@@ -110,7 +124,7 @@ def test_braces_are_expanded() -> None:
         expand_braces("{a,b}" * 20)
 
 
-# --- denied patterns ---------------------------------------------------------------------------------------
+# --- denied patterns ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,7 +166,12 @@ def test_a_pattern_starts_at_each_allowed_path() -> None:
 
 
 def test_a_denied_name_above_an_allowed_directory_denies_nothing() -> None:
-    assert make_rules("/build/app", denied_patterns=["build"]).find_denial("/build/app/x", writing=False) is None
+    assert (
+        make_rules("/build/app", denied_patterns=["build"]).find_denial(
+            "/build/app/x", writing=False
+        )
+        is None
+    )
 
 
 def test_a_denied_pattern_beats_an_allowed_file() -> None:
@@ -187,7 +206,11 @@ def test_rules_must_be_lists_of_strings(key: str, value: Any) -> None:
 
 
 def test_an_empty_alternative_denies_nothing() -> None:
-    assert [path for path in ("/app/a", "/app/b") if make_rules(denied_patterns=["{a,}"]).is_denied(path)] == ["/app/a"]
+    assert [
+        path
+        for path in ("/app/a", "/app/b")
+        if make_rules(denied_patterns=["{a,}"]).is_denied(path)
+    ] == ["/app/a"]
 
 
 def test_files_are_read_without_a_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,11 +227,13 @@ def test_a_pattern_with_dots_is_rejected() -> None:
         make_rules(denied_patterns=["../x"])
 
 
-# --- allowed paths -------------------------------------------------------------------------------------------
+# --- allowed paths --------------------------------------------------------------------------------
 
 
 @given(st.lists(NAMES, min_size=1, max_size=4), st.lists(NAMES, max_size=3), NAMES)
-def test_an_allowed_directory_allows_its_contents_only(root: list[str], below: list[str], more: str) -> None:
+def test_an_allowed_directory_allows_its_contents_only(
+    root: list[str], below: list[str], more: str
+) -> None:
     directory = "/" + "/".join(root)
     assert is_below("/".join([directory, *below]), directory)
     assert not is_below(directory + more, directory)
@@ -227,9 +252,14 @@ def test_dots_do_not_leave_the_directory(names: list[str]) -> None:
 
 def test_read_only_hidden_and_protected_paths_are_denied() -> None:
     guarded = make_rules(
-        readable_paths=["/nowhere"], hidden_paths=["/app/.onetool/secrets.yaml"], protected_paths=["/app/.onetool"]
+        readable_paths=["/nowhere"],
+        hidden_paths=["/app/.onetool/secrets.yaml"],
+        protected_paths=["/app/.onetool"],
     )
-    reading = {path: guarded.find_denial(path, writing=False) for path in ("/nowhere/a", "/app/.onetool/onetool.yaml")}
+    reading = {
+        path: guarded.find_denial(path, writing=False)
+        for path in ("/nowhere/a", "/app/.onetool/onetool.yaml")
+    }
     assert reading == {"/nowhere/a": None, "/app/.onetool/onetool.yaml": None}
     assert guarded.find_denial("/app/.onetool/secrets.yaml", writing=False) is Denial.HIDDEN
     assert guarded.find_denial("/nowhere/a", writing=True) is Denial.READ_ONLY
@@ -247,10 +277,17 @@ def test_hidden_paths_are_hidden_behind_links_and_in_every_spelling(tmp_path: Pa
 
 def test_without_a_sandbox_everything_is_open() -> None:
     for sandbox in (None, {"enabled": False, "allowed_paths": ["/x"], "denied_patterns": ["*"]}):
-        assert Rules.from_context(ToolContext(sandbox=sandbox)).find_denial("/etc/passwd", writing=True) is None
+        assert (
+            Rules.from_context(ToolContext(sandbox=sandbox)).find_denial(
+                "/etc/passwd", writing=True
+            )
+            is None
+        )
 
 
-def test_allowed_paths_start_at_the_working_directory_and_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allowed_paths_start_at_the_working_directory_and_at_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOME", "/home/ada")
     some = make_rules("/app", allowed_paths=["src", "../nowhere", "~/x"])
     open_ = [path for path in ("/app/src/a", "/app/a", "/nowhere/a", "/home/ada/x/a", "/home/ada/y")
@@ -271,11 +308,13 @@ def test_allowed_paths_start_at_the_working_directory_and_at_home(monkeypatch: p
         ("/app/b", {"protected_paths": ["/app/a/b"]}, False),
     ],
 )
-def test_directories_with_rules_are_detected(directory: str, sandbox: dict[str, Any], is_guarded: bool) -> None:
+def test_directories_with_rules_are_detected(
+    directory: str, sandbox: dict[str, Any], is_guarded: bool
+) -> None:
     assert make_rules(**sandbox).has_rules_below(directory) is is_guarded
 
 
-# --- hostile paths -------------------------------------------------------------------------------------------
+# --- hostile paths --------------------------------------------------------------------------------
 
 NASTY = [
     "../outside/secret.txt", "./../outside/secret.txt", "in/../../outside/secret.txt", "link/secret.txt",
@@ -297,7 +336,14 @@ def tree(tmp_path: Path) -> Path:
     app = tmp_path / "app"
     for directory in ("app/in", "app/deep", "app2", "outside"):
         (tmp_path / directory).mkdir(parents=True)
-    for file in ("app/in/file.txt", "app2/x", "outside/secret.txt", "app/.env", "app/in/.env", "app/caf\u00e9"):
+    for file in (
+        "app/in/file.txt",
+        "app2/x",
+        "outside/secret.txt",
+        "app/.env",
+        "app/in/.env",
+        "app/caf\u00e9",
+    ):
         (tmp_path / file).write_text("secret" if "in/file" not in file else "fine")
     (app / "link").symlink_to(tmp_path / "outside")
     (app / "deep" / "up").symlink_to("../../outside")
@@ -317,7 +363,9 @@ def test_a_hostile_path_reads_no_denied_file(tree: Path, path: str, opener: str)
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=400, deadline=None
+)
 @given(
     st.lists(
         st.sampled_from(["..", ".", "", "in", "app", "app2", "link", "deep", "up", "outside", "secret.txt", ".env",
@@ -352,7 +400,11 @@ def test_an_invalid_path_is_rejected(path: str, complaint: str) -> None:
 
 
 def test_directories_left_by_dots_are_checked() -> None:
-    assert set(parse_path("a/.env/../b/../../c", Path("/app")).iter_paths()) == {"/app/a/.env", "/app/a/b", "/app/c"}
+    assert set(parse_path("a/.env/../b/../../c", Path("/app")).iter_paths()) == {
+        "/app/a/.env",
+        "/app/a/b",
+        "/app/c",
+    }
     assert set(parse_path("a/b", Path("/app")).iter_paths()) == {"/app/a/b"}
 
 
@@ -366,11 +418,16 @@ def test_long_paths_are_checked_quickly(tmp_path: Path) -> None:
     """Each name is matched once per pattern; trying every path to each name would take minutes."""
     sandbox = {"denied_patterns": [".env*", "**/*.key", "a/**/b", "*.pem", "x/**/y/**/z"]}
     context = ToolContext(working_dir=tmp_path, sandbox=sandbox)
-    longest = ["a/" * 2000 + "x", "a/" * 1000 + "../" * 600 + "x", "a/../" * 800 + "x", "../" * 1300 + "x"]
+    longest = [
+        "a/" * 2000 + "x",
+        "a/" * 1000 + "../" * 600 + "x",
+        "a/../" * 800 + "x",
+        "../" * 1300 + "x",
+    ]
     assert [Files(context).is_allowed(Path(path)) for path in longest] == [True, True, True, False]
 
 
-# --- error messages ------------------------------------------------------------------------------------------
+# --- error messages -------------------------------------------------------------------------------
 
 
 def get_message(opened: Files, path: str, **options: Any) -> str:
@@ -384,12 +441,18 @@ def test_the_suggested_setting_is_yaml_that_allows_the_path(tmp_path: Path) -> N
     app, other = tmp_path / "app", tmp_path / 'oth"er: [x'
     app.mkdir()
     other.mkdir()
-    context = ToolContext(agent_id="helper", working_dir=app, sandbox={"enabled": True}, system=cast("Any", object()))
+    context = ToolContext(
+        agent_id="helper", working_dir=app, sandbox={"enabled": True}, system=cast("Any", object())
+    )
     message = get_message(Files(context), str(other / "a.txt"))
     assert message.startswith(f"File access denied by sandbox: {other}/a.txt. ")
     line = yaml.safe_load(message.partition("onetool.yaml: ")[2])
-    assert Files(ToolContext(working_dir=app, sandbox=line["agents"]["helper"]["sandbox"])).is_allowed(other / "a.txt")
-    assert Files(ToolContext(working_dir=app, sandbox=line["agents"]["helper"]["sandbox"])).is_allowed(app / "a.txt")
+    assert Files(
+        ToolContext(working_dir=app, sandbox=line["agents"]["helper"]["sandbox"])
+    ).is_allowed(other / "a.txt")
+    assert Files(
+        ToolContext(working_dir=app, sandbox=line["agents"]["helper"]["sandbox"])
+    ).is_allowed(app / "a.txt")
 
 
 def test_an_error_does_not_reveal_whether_a_file_exists(tree: Path) -> None:
@@ -397,8 +460,16 @@ def test_an_error_does_not_reveal_whether_a_file_exists(tree: Path) -> None:
     pairs = [("../outside/secret.txt", "../outside/nothing.txt"), (".env", ".env.nothing"), ("deep/up", "deep/nothing"),
              ("link/secret.txt", "link/nothing.txt"), ("in/.env", "in/.env2")]  # fmt: skip
     for present, missing in pairs:
-        for options in ({}, {"writing": True}, {"writing": True, "follow": False}, {"create_folders": True}):
-            one, other = get_message(opened, present, **options), get_message(opened, missing, **options)
+        for options in (
+            {},
+            {"writing": True},
+            {"writing": True, "follow": False},
+            {"create_folders": True},
+        ):
+            one, other = (
+                get_message(opened, present, **options),
+                get_message(opened, missing, **options),
+            )
             assert one.replace(Path(present).name, "_") == other.replace(Path(missing).name, "_")
 
 
@@ -406,7 +477,7 @@ def test_an_error_does_not_reveal_the_target_of_a_link(tree: Path) -> None:
     assert "outside" not in get_message(make_files(tree), "link/secret.txt")
 
 
-# --- ripgrep -------------------------------------------------------------------------------------------------
+# --- ripgrep --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("below", ["", "in", "src", "src/deep"])
@@ -434,11 +505,28 @@ def test_ripgrep_with_the_globs_finds_allowed_files_only(tmp_path: Path, below: 
     )
     root = opened.resolve_search_root(below or ".")
     globs = [f"--glob={glob}" for glob in opened.list_denied_globs(root)]
-    command = [RIPGREP, "--no-config", "--hidden", "--no-ignore", "--json", *globs, "-e", "needle", "--", "."]
+    command = [
+        RIPGREP,
+        "--no-config",
+        "--hidden",
+        "--no-ignore",
+        "--json",
+        *globs,
+        "-e",
+        "needle",
+        "--",
+        ".",
+    ]
     done = subprocess.run(command, cwd=root, capture_output=True, check=False)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    found = {line["data"]["path"]["text"].removeprefix("./") for line in lines if line["type"] == "match"}
-    below_root = {str((tmp_path / name).relative_to(root)) for name in names if (tmp_path / name).is_relative_to(root)}
+    found = {
+        line["data"]["path"]["text"].removeprefix("./") for line in lines if line["type"] == "match"
+    }
+    below_root = {
+        str((tmp_path / name).relative_to(root))
+        for name in names
+        if (tmp_path / name).is_relative_to(root)
+    }
     assert done.stderr == b""
     assert found == {name for name in below_root if opened.is_allowed(root / name)}
 
@@ -447,7 +535,10 @@ def test_a_pattern_that_ripgrep_reads_differently_is_not_passed_to_it(tmp_path: 
     for pattern in ("[z-a]", "[^a]", "[]", "a[", "[\\w]"):
         for glob in make_files(tmp_path, denied_patterns=[pattern]).list_denied_globs(tmp_path):
             done = subprocess.run(
-                [RIPGREP, f"--glob={glob}", "--files"], cwd=tmp_path, capture_output=True, check=False
+                [RIPGREP, f"--glob={glob}", "--files"],
+                cwd=tmp_path,
+                capture_output=True,
+                check=False,
             )
             assert done.stderr == b"", (pattern, glob)
 
@@ -462,6 +553,8 @@ def test_a_pattern_that_ripgrep_reads_differently_is_not_passed_to_it(tmp_path: 
         ("/elsewhere/file", True, Denial.OUTSIDE),
     ],
 )
-def test_a_path_that_no_setting_can_allow_is_not_reported_as_outside(path: str, writing: bool, error: Denial) -> None:
+def test_a_path_that_no_setting_can_allow_is_not_reported_as_outside(
+    path: str, writing: bool, error: Denial
+) -> None:
     given = make_rules(hidden_names=[".onetool"], protected_paths=["/elsewhere/packs"])
     assert given.find_denial(path, writing=writing) is error

@@ -18,7 +18,13 @@ from onetool.errors import ArgumentError, SandboxDenied, ToolError
 from onetool.sources import files as disk
 from onetool.sources.builtin import fs_tools as fs
 from onetool.sources.files import TRASH, Files, writing
-from onetool.sources.files.beneath import Opener, choose_opener, get_descriptor_path, open_by_kernel, open_by_walking
+from onetool.sources.files.beneath import (
+    Opener,
+    choose_opener,
+    get_descriptor_path,
+    open_by_kernel,
+    open_by_walking,
+)
 from onetool.util.context import ToolContext
 
 OPENERS = {"kernel": open_by_kernel, "walking": open_by_walking}
@@ -56,7 +62,10 @@ def text(opened: Files, path: str) -> str:
 
 def read_tree(directory: Path) -> dict[str, bytes | None]:
     found = sorted(directory.rglob("*"))
-    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in found}
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in found
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +75,7 @@ def check_descriptors() -> Iterator[None]:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
-# --- openers ---------------------------------------------------------------------------------------------------
+# --- openers --------------------------------------------------------------------------------------
 
 
 def test_the_kernel_opener_is_chosen_where_it_works() -> None:
@@ -89,18 +98,31 @@ def test_an_opener_opens_names_below_and_follows_no_link(app: Path, opener: Open
         descriptor = opener(start, ["src", "deep"], os.O_PATH | os.O_DIRECTORY)
         assert get_descriptor_path(descriptor) == f"{app}/src/deep"
         os.close(descriptor)
-        for names in (["link"], ["link", "deep"], ["src", "up"], [".."], ["src", "..", "..", "outside"], ["none"]):
+        for names in (
+            ["link"],
+            ["link", "deep"],
+            ["src", "up"],
+            [".."],
+            ["src", "..", "..", "outside"],
+            ["none"],
+        ):
             with pytest.raises(OSError, match="Errno"):
                 opener(start, names, os.O_PATH | os.O_DIRECTORY)
     finally:
         os.close(start)
 
 
-# --- reading ---------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def test_files_inside_the_sandbox_are_read(app: Path, opener: Opener) -> None:
-    for path in ("src/a.txt", "./src//a.txt", "src/deep/../a.txt", str(app / "src/a.txt"), f"//{app}/src/a.txt"):
+    for path in (
+        "src/a.txt",
+        "./src//a.txt",
+        "src/deep/../a.txt",
+        str(app / "src/a.txt"),
+        f"//{app}/src/a.txt",
+    ):
         content = disk.read(make_files(app, opener), path, 100)
         assert (content.data, content.path) == (b"alpha", f"{app}/src/a.txt")
 
@@ -204,7 +226,10 @@ def test_the_size_limit_applies_to_what_is_read(app: Path) -> None:
 def test_reads_check_encoding_and_size(app: Path) -> None:
     (app / "bytes").write_bytes(b"\xff\x00")
     (app / "latin").write_bytes("é\r\n".encode("latin-1"))
-    assert base64.b64decode(fs.read("bytes", make_context(app), encoding="base64")["content"]) == b"\xff\x00"
+    assert (
+        base64.b64decode(fs.read("bytes", make_context(app), encoding="base64")["content"])
+        == b"\xff\x00"
+    )
     assert fs.read("latin", make_context(app), encoding="latin-1")["content"] == "é\r\n"
     with pytest.raises(ToolError, match=r'bytes is not valid utf-8 .*encoding="base64"'):
         fs.read("bytes", make_context(app))
@@ -213,7 +238,7 @@ def test_reads_check_encoding_and_size(app: Path) -> None:
             fs.read("bytes", make_context(app), max_size=size)
 
 
-# --- races -----------------------------------------------------------------------------------------------------
+# --- races ----------------------------------------------------------------------------------------
 
 
 def make_swapping_opener(opener: Opener, swap: Callable[[], None], times: int) -> Opener:
@@ -230,7 +255,9 @@ def make_swapping_opener(opener: Opener, swap: Callable[[], None], times: int) -
 
 
 @pytest.mark.parametrize("times", [1, 1000])
-def test_a_directory_replaced_by_a_link_gains_no_access(app: Path, opener: Opener, times: int) -> None:
+def test_a_directory_replaced_by_a_link_gains_no_access(
+    app: Path, opener: Opener, times: int
+) -> None:
     (app / "src/secret.txt").write_text("harmless")
 
     def swap() -> None:
@@ -277,7 +304,9 @@ def test_a_directory_replaced_repeatedly_ends_in_an_error(app: Path, opener: Ope
         text(make_files(app, flip), "src/a.txt")
 
 
-def test_a_link_changed_inside_the_sandbox_is_followed_to_its_new_target(app: Path, opener: Opener) -> None:
+def test_a_link_changed_inside_the_sandbox_is_followed_to_its_new_target(
+    app: Path, opener: Opener
+) -> None:
     (app / "one").mkdir()
     (app / "two").mkdir()
     (app / "two/x").write_text("two")
@@ -315,7 +344,7 @@ def test_a_directory_renamed_to_a_denied_name_is_not_read(app: Path, opener: Ope
         text(make_files(app, renamed, denied_patterns=["private"]), "src/a.txt")
 
 
-# --- writing ---------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def test_a_new_file_is_written(app: Path, opener: Opener) -> None:
@@ -337,8 +366,14 @@ def test_an_old_file_keeps_its_mode_and_its_bytes_in_the_backup(app: Path, opene
     assert (file.read_text(), (app / "src/a.txt.bak").read_text()) == ("new", "alpha")
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     disk.write(make_files(app, opener), "src/a.txt", b"newer", mode=0o600)
-    assert ((app / "src/a.txt.bak").read_text(), stat.S_IMODE(file.stat().st_mode)) == ("new", 0o600)
-    assert disk.write(make_files(app, opener), "src/a.txt", b"newest", backup=False).backup_path is None
+    assert ((app / "src/a.txt.bak").read_text(), stat.S_IMODE(file.stat().st_mode)) == (
+        "new",
+        0o600,
+    )
+    assert (
+        disk.write(make_files(app, opener), "src/a.txt", b"newest", backup=False).backup_path
+        is None
+    )
     assert (app / "src/a.txt.bak").read_text() == "new"
     assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
 
@@ -350,7 +385,9 @@ def test_writing_replaces_one_of_two_hard_links(app: Path) -> None:
     assert (app.parent / "outside/secret.txt").read_text() == "secret"
 
 
-def test_the_backup_is_a_copy_without_hard_links(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backup_is_a_copy_without_hard_links(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "not here")
 
@@ -362,7 +399,9 @@ def test_the_backup_is_a_copy_without_hard_links(app: Path, monkeypatch: pytest.
     assert sorted(path.name for path in (app / "src").iterdir()) == ["a.txt", "a.txt.bak", "deep"]
 
 
-def test_a_pipe_that_replaces_the_file_does_not_block(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_replaces_the_file_does_not_block(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def swapped(*_: object, **__: object) -> None:
         (app / "src/a.txt").unlink()
         os.mkfifo(app / "src/a.txt")
@@ -398,14 +437,18 @@ def test_a_denied_pattern_covers_the_backup_too(app: Path) -> None:
     opened = make_files(app, denied_patterns=["*.bak"])
     assert disk.write(opened, "new.txt", b"new").backup_path is None
     with pytest.raises(
-        SandboxDenied, match=r"new\.txt\.bak\. It matches a pattern in denied_patterns\. Pass backup=False"
+        SandboxDenied,
+        match=r"new\.txt\.bak\. It matches a pattern in denied_patterns\. Pass backup=False",
     ):
         disk.write(opened, "new.txt", b"newer")
     assert disk.write(opened, "new.txt", b"newer", backup=False).size == 5
 
 
 def test_directories_are_created_on_request(app: Path, opener: Opener) -> None:
-    with pytest.raises(FileNotFoundError, match=r"directory not found for a/b/c\.txt; create_folders=True creates it"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"directory not found for a/b/c\.txt; create_folders=True creates it",
+    ):
         fs.write("a/b/c.txt", "c", make_context(app))
     disk.write(make_files(app, opener), "a/b/c.txt", b"c", create_folders=True)
     disk.write(make_files(app, opener), "a/b/d.txt", b"d", create_folders=True)
@@ -435,7 +478,9 @@ def test_only_regular_files_are_replaced(app: Path, opener: Opener) -> None:
     assert stat.S_ISFIFO((app / "pipe").stat().st_mode)
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "full")
 
@@ -452,7 +497,9 @@ def test_modes_are_accepted_as_numbers_and_strings(app: Path, mode: int | str) -
     assert fs.stat("x", make_context(app))["mode"] == "0644"
 
 
-@pytest.mark.parametrize("mode", ["4755", 0o4755, 644, "rw-r--r--", "", "-1", "0888", -1, "9" * 5000])
+@pytest.mark.parametrize(
+    "mode", ["4755", 0o4755, 644, "rw-r--r--", "", "-1", "0888", -1, "9" * 5000]
+)
 def test_an_invalid_mode_is_rejected(app: Path, mode: int | str) -> None:
     with pytest.raises(ArgumentError, match=r"invalid mode .*: expected permissions such as"):
         fs.write("x", "x", make_context(app), mode=mode)
@@ -494,7 +541,7 @@ def test_read_only_files_are_not_replaced() -> None:
         assert (app / "protected").read_text() == "alpha"
 
 
-# --- editing ---------------------------------------------------------------------------------------------------
+# --- editing --------------------------------------------------------------------------------------
 
 
 def test_an_exact_text_is_replaced(app: Path) -> None:
@@ -508,7 +555,9 @@ def test_an_exact_text_is_replaced(app: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "count", "found"), [("a", 1, 3), ("b", 1, 0), ("a", 4, 3), ("bc", 0, 0), ("aaa", 3, 1)]
 )
-def test_an_edit_with_the_wrong_count_changes_nothing(app: Path, old: str, count: int, found: int) -> None:
+def test_an_edit_with_the_wrong_count_changes_nothing(
+    app: Path, old: str, count: int, found: int
+) -> None:
     (app / "x").write_text("aaa")
     with pytest.raises(ToolError, match=rf"has {found} occurrences? in x, expected {count}"):
         fs.edit("x", old, "new", make_context(app), count)
@@ -530,11 +579,16 @@ def test_an_edit_of_a_concurrently_changed_file_changes_nothing(app: Path) -> No
     assert (app / "src/a.txt").read_text() == "changed"
 
 
-# --- listing ---------------------------------------------------------------------------------------------------
+# --- listing --------------------------------------------------------------------------------------
 
 
-def list_names(app: Path, *arguments: Any, sandbox: dict[str, Any] | None = None, **options: Any) -> list[str]:
-    return [entry["name"] for entry in fs.list(make_context(app, **(sandbox or {})), *arguments, **options)]
+def list_names(
+    app: Path, *arguments: Any, sandbox: dict[str, Any] | None = None, **options: Any
+) -> list[str]:
+    return [
+        entry["name"]
+        for entry in fs.list(make_context(app, **(sandbox or {})), *arguments, **options)
+    ]
 
 
 def test_a_directory_is_listed_in_order(app: Path) -> None:
@@ -562,7 +616,9 @@ def test_a_directory_is_listed_in_order(app: Path) -> None:
         ("none/*", False, []),
     ],
 )
-def test_entries_are_filtered_by_pattern(app: Path, pattern: str | None, recursive: bool, found: list[str]) -> None:
+def test_entries_are_filtered_by_pattern(
+    app: Path, pattern: str | None, recursive: bool, found: list[str]
+) -> None:
     (app / "src/deep/z.txt").touch()
     assert list_names(app, ".", pattern, recursive) == found
 
@@ -590,7 +646,12 @@ def test_denied_files_are_not_listed(app: Path) -> None:
         "circle", "in", "in_nothing", "kept", "src", "src/a.txt", "src/deep", "up",
     ]  # fmt: skip
     types = {entry["name"]: entry["type"] for entry in fs.list(make_context(app))}
-    assert [types[name] for name in ("in", "in_nothing", "circle", "up")] == ["dir", "other", "other", "dir"]
+    assert [types[name] for name in ("in", "in_nothing", "circle", "up")] == [
+        "dir",
+        "other",
+        "other",
+        "dir",
+    ]
 
 
 def test_a_list_is_never_truncated(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,7 +676,7 @@ def test_undecodable_names_are_omitted_and_a_file_is_not_listed(app: Path) -> No
         list_names(app, "nothing")
 
 
-# --- stat ------------------------------------------------------------------------------------------------------
+# --- stat -----------------------------------------------------------------------------------------
 
 
 def test_stat_returns_path_type_size_and_mode(app: Path) -> None:
@@ -635,7 +696,7 @@ def test_stat_returns_path_type_size_and_mode(app: Path) -> None:
     assert fs.stat("pipe", make_context(app))["type"] == "other"
 
 
-# --- deleting, moving, copying -----------------------------------------------------------------------------------
+# --- deleting, moving, copying --------------------------------------------------------------------
 
 
 def test_a_deleted_file_can_be_restored(app: Path, opener: Opener) -> None:
@@ -643,7 +704,9 @@ def test_a_deleted_file_can_be_restored(app: Path, opener: Opener) -> None:
     assert kept.startswith(f"{app}/{TRASH}/")
     assert kept.endswith("/a.txt")
     assert not (app / "src/a.txt").exists()
-    assert disk.move(make_files(app, opener), kept, "src/a.txt", overwrite=False) == f"{app}/src/a.txt"
+    assert (
+        disk.move(make_files(app, opener), kept, "src/a.txt", overwrite=False) == f"{app}/src/a.txt"
+    )
     assert text(make_files(app, opener), "src/a.txt") == "alpha"
 
 
@@ -708,8 +771,12 @@ def test_directories_with_rules_cannot_be_moved(app: Path) -> None:
 
 
 def test_moving_a_directory_creates_no_protected_files(app: Path) -> None:
-    """Reject moving a directory or a link that contains files which are not allowed in .onetool/tools."""
-    opened = make_files(app, protected_paths=[str(app / ".onetool/tools")], denied_patterns=["config/*.key"])
+    """Reject moving a directory or a link that contains files which are not allowed in
+    .onetool/tools.
+    """
+    opened = make_files(
+        app, protected_paths=[str(app / ".onetool/tools")], denied_patterns=["config/*.key"]
+    )
     disk.write(opened, "made/tools/evil_tools.py", b"evil", create_folders=True)
     disk.write(opened, "made/a.key", b"evil")
     (app / "link").symlink_to("made")
@@ -726,8 +793,16 @@ def test_files_and_directories_are_moved(app: Path, opener: Opener) -> None:
     with pytest.raises(ToolError, match=r"src/a\.txt already exists"):
         disk.move(opened, "x", "src/a.txt", overwrite=False)
     assert disk.move(opened, "x", "src/a.txt", overwrite=True) == f"{app}/src/a.txt"
-    assert disk.move(opened, "src", "lib/sub", overwrite=False, create_folders=True) == f"{app}/lib/sub"
-    assert read_tree(app) == {"lib": None, "lib/sub": None, "lib/sub/a.txt": b"x", "lib/sub/deep": None}
+    assert (
+        disk.move(opened, "src", "lib/sub", overwrite=False, create_folders=True)
+        == f"{app}/lib/sub"
+    )
+    assert read_tree(app) == {
+        "lib": None,
+        "lib/sub": None,
+        "lib/sub/a.txt": b"x",
+        "lib/sub/deep": None,
+    }
     with pytest.raises(FileNotFoundError, match="File not found: nothing"):
         disk.move(opened, "nothing", "y", overwrite=False)
     with pytest.raises(ToolError, match="into itself"):
@@ -740,7 +815,11 @@ def test_files_and_directories_are_moved(app: Path, opener: Opener) -> None:
 
 def test_source_and_target_are_both_checked(app: Path, opener: Opener) -> None:
     opened = make_files(
-        app, opener, readable_paths=["../lib"], denied_patterns=["*.key"], protected_paths=[str(app / "src/deep")]
+        app,
+        opener,
+        readable_paths=["../lib"],
+        denied_patterns=["*.key"],
+        protected_paths=[str(app / "src/deep")],
     )
     rejected = [("src/a.txt", "../outside/x"), ("../outside/secret.txt", "x"), ("src/a.txt", "a.key"),
                ("src/a.txt", "../lib/x"), ("src/a.txt", "src/deep/x"), ("a.key", "x")]  # fmt: skip
@@ -795,7 +874,9 @@ def test_a_file_moves_to_another_disk(app: Path) -> None:
     other.mkdir()
     try:
         opened = make_files(app, allowed_paths=[".", str(other)])
-        assert disk.move(opened, "src/a.txt", str(other / "a.txt"), overwrite=False) == str(other / "a.txt")
+        assert disk.move(opened, "src/a.txt", str(other / "a.txt"), overwrite=False) == str(
+            other / "a.txt"
+        )
         assert (other / "a.txt").read_text() == "alpha"
         assert not (app / "src/a.txt").exists()
         with pytest.raises(ToolError, match="to another disk: it is not a regular file"):

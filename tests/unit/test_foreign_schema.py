@@ -1,4 +1,6 @@
-"""Test schemas from outside: their patterns take linear time, and costly values are validated in another process."""
+"""Test schemas from outside: their patterns take linear time, and costly values are validated in
+another process.
+"""
 
 import json
 import time
@@ -8,7 +10,12 @@ import anyio
 import pytest
 from tests.support import measure_loop, measure_seconds, without_collections
 
-from onetool.core.foreign_schema import MAX_PATTERN_STATES, ForeignSchema, check_arguments, find_problem
+from onetool.core.foreign_schema import (
+    MAX_PATTERN_STATES,
+    ForeignSchema,
+    check_arguments,
+    find_problem,
+)
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.core.schema_work import weigh_pattern
 from onetool.errors import ArgumentError
@@ -51,13 +58,20 @@ def test_a_costly_value_takes_no_time_in_this_process(case: str) -> None:
             except Exception as error:  # noqa: BLE001 - a value that does not match, or a timeout
                 assert len(str(error)) < 3_000  # noqa: PT017 - not the subject
 
-    assert any(spend(lambda: anyio.run(check)) < least for _ in range(3)), "other processes only add to the time"
+    assert any(spend(lambda: anyio.run(check)) < least for _ in range(3)), (
+        "other processes only add to the time"
+    )
 
 
 @pytest.mark.parametrize("args", [{"x": "ab" * 5_000, "n": "3"}, {"x": 1}])
 def test_the_other_process_answers_like_this_one(args: dict[str, Any]) -> None:
     pattern = "(a?[ab]?[abc]?){1000}"
-    schema = {"properties": {"x": {"type": "string", "pattern": pattern}, "n": {"type": "integer", "default": 5}}}
+    schema = {
+        "properties": {
+            "x": {"type": "string", "pattern": pattern},
+            "n": {"type": "integer", "default": 5},
+        }
+    }
     foreign = ForeignSchema.from_json(schema)
 
     def answer(work: Any) -> Any:
@@ -75,7 +89,12 @@ def test_the_other_process_answers_like_this_one(args: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("pattern", ["^(?!a).*$", r"(a)\1", "(?<=a)b"])
 def test_a_pattern_without_linear_time_is_listed_and_not_checked(pattern: str) -> None:
-    schema = {"properties": {"x": {"pattern": pattern, "maxLength": 5}, "y": {"patternProperties": {pattern: False}}}}
+    schema = {
+        "properties": {
+            "x": {"pattern": pattern, "maxLength": 5},
+            "y": {"patternProperties": {pattern: False}},
+        }
+    }
     foreign = ForeignSchema.from_json(schema)
     assert foreign.unsupported_patterns == [pattern]
     assert json.dumps(pattern) in foreign.pattern_problem
@@ -88,7 +107,10 @@ def test_a_pattern_without_linear_time_is_listed_and_not_checked(pattern: str) -
 def test_patterns_beyond_the_limit_are_not_compiled() -> None:
     patterns = {f"x{n}": {"pattern": f"^{n}[^/]{{1,1000}}$"} for n in range(1_000)}
     foreign = ForeignSchema.from_json({"properties": patterns})
-    assert measure_seconds(lambda: ForeignSchema.from_json({"properties": patterns}).problem({})) < measure_loop()
+    assert (
+        measure_seconds(lambda: ForeignSchema.from_json({"properties": patterns}).problem({}))
+        < measure_loop()
+    )
     assert foreign.problem({}) is None
     assert "patterns that are not checked" in foreign.pattern_problem
     assert foreign.problem({"x0": "/"}) is not None
@@ -97,7 +119,15 @@ def test_patterns_beyond_the_limit_are_not_compiled() -> None:
 
 @pytest.mark.parametrize(
     ("pattern", "states"),
-    [("abc", 3), ("[a-z]{3,20}x", 21), (r"(ab\d){10}", 30), ("((a{10})b{2,3}){5}", 65), ("a{", 2), ("", 0), (")(", 1)],
+    [
+        ("abc", 3),
+        ("[a-z]{3,20}x", 21),
+        (r"(ab\d){10}", 30),
+        ("((a{10})b{2,3}){5}", 65),
+        ("a{", 2),
+        ("", 0),
+        (")(", 1),
+    ],
 )
 def test_the_states_of_a_pattern_are_estimated(pattern: str, states: int) -> None:
     assert weigh_pattern(pattern) == states
@@ -105,7 +135,10 @@ def test_the_states_of_a_pattern_are_estimated(pattern: str, states: int) -> Non
 
 def test_ordinary_values_are_validated_in_this_process() -> None:
     email = r"^[A-Za-z0-9_.+-]+@([A-Za-z0-9-]+\.)+[A-Za-z]{2,}$"
-    rows = {"type": "array", "items": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}}
+    rows = {
+        "type": "array",
+        "items": {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]},
+    }
     for schema, value in (
         (ANY_OBJECT, {"x": "y" * 1_000_000}),
         ({"properties": {"mail": {"pattern": email}, "text": {}}}, {"mail": "a@b.ch", "text": "x" * 99_999}),

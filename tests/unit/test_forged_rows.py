@@ -51,7 +51,10 @@ def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Open]:
 
 @pytest.fixture
 def open_bundles(open_state: Open, tmp_path: Path) -> Iterator[OpenBundles]:
-    """Yield a function that opens the bundles as one more replica does. One bundle with two tools is built in."""
+    """Yield a function that opens the bundles as one more replica does.
+
+    One bundle with two tools is built in.
+    """
     opened: list[BundleStore] = []
     with open_store(tmp_path / "shipped") as shipped:
         bundle = new_bundle(shipped, "essentials")
@@ -92,14 +95,22 @@ def test_forged_tools_are_not_loaded_and_reported_until_they_are_stored_again(
     follower.set_tool_enabled(bundle, "replayed", "1", False)
     generation = announce(open_state(), "bundles")
     database.execute(FORGE, ("%/kept@1.json", generation, "%/copied@1.json"))
-    replay = "UPDATE documents SET content = ?, version = ? WHERE kind = 'bundles' AND name LIKE '%/replayed@1.json'"
+    replay = (
+        "UPDATE documents SET content = ?, version = ? WHERE kind = 'bundles' AND name LIKE"
+        " '%/replayed@1.json'"
+    )
     database.execute(replay, (old, generation))
-    remove = "UPDATE documents SET content = '', version = ? WHERE kind = 'bundles' AND name LIKE '%/removed@1.json'"
+    remove = (
+        "UPDATE documents SET content = '', version = ? WHERE kind = 'bundles' AND name LIKE"
+        " '%/removed@1.json'"
+    )
     database.execute(remove, (generation,))
     outside = follower._directory.root.parent / "outside.json"
     outside.touch()
     for name in ("../outside.json", f"rain-{bundle}/added@1.json", "x" * 5_000):
-        database.execute("INSERT INTO documents VALUES ('bundles', ?, ?, 'forged')", (name, generation))
+        database.execute(
+            "INSERT INTO documents VALUES ('bundles', ?, ?, 'forged')", (name, generation)
+        )
     for store in (follower, open_bundles()):
         assert own_slugs(store) == ["kept"]
         (problem,) = store.problems
@@ -116,19 +127,24 @@ def test_forged_tools_are_not_loaded_and_reported_until_they_are_stored_again(
     assert "copied@1.json" not in problem.message
     assert "added@1.json" not in problem.message
     database.execute(
-        "DELETE FROM documents WHERE kind = 'bundles' AND (content = 'forged' OR content IN ('', ?))", (old,)
+        "DELETE FROM documents WHERE kind = 'bundles' AND (content = 'forged' OR content IN"
+        " ('', ?))",
+        (old,),
     )
     for store in (follower, open_bundles()):
         assert own_slugs(store) == ["kept", "copied"]
         assert store.problems == []
 
 
-def test_a_forged_bundle_is_not_used_and_can_be_stored_again(open_state: Open, open_bundles: OpenBundles) -> None:
+def test_a_forged_bundle_is_not_used_and_can_be_stored_again(
+    open_state: Open, open_bundles: OpenBundles
+) -> None:
     store = open_bundles()
     bundle = new_bundle(store, "rain", isEnabled=False)
     generation = announce(open_state(), "bundles")
     get_database(open_state()).execute(
-        "UPDATE documents SET content = 'forged', version = ? WHERE name LIKE '%/bundle.json'", (generation,)
+        "UPDATE documents SET content = 'forged', version = ? WHERE name LIKE '%/bundle.json'",
+        (generation,),
     )
     assert store.bundle_by_slug("rain") is None
     assert len(store.problems) == 1
@@ -146,10 +162,15 @@ def test_built_in_bundles_are_disabled_if_it_is_unknown_which_were(
     (built_in,) = store.list_bundles().items
     store.set_tool_enabled(built_in.id, "first", "1", False)
     assert list_slugs(open_bundles()) == ["second"]
-    get_database(open_state()).execute(f"{attack} WHERE kind = 'bundles' AND name = 'builtins.json'")
+    get_database(open_state()).execute(
+        f"{attack} WHERE kind = 'bundles' AND name = 'builtins.json'"
+    )
     replica = open_bundles()
     assert list_slugs(replica) == []
-    assert any("builtins.json" in problem.message and "ONETOOL_KEY" in problem.message for problem in replica.problems)
+    assert any(
+        "builtins.json" in problem.message and "ONETOOL_KEY" in problem.message
+        for problem in replica.problems
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +202,7 @@ def test_without_an_authentic_list_all_tools_are_disabled(attack: str, open_stat
 def test_an_ended_session_does_not_return(open_state: Open) -> None:
     state = open_state()
     database = get_database(state)
-    (until, expired) = database.now() + 60, database.now() - 10_000
+    until, expired = database.now() + 60, database.now() - 10_000
     for identifier, end in (("old", expired), ("first", until), ("second", until)):
         state.ended_sessions.end(identifier, end)
     assert open_state().ended_sessions.list_all() == {"first", "second"}
@@ -197,7 +218,9 @@ def test_an_ended_session_does_not_return(open_state: Open) -> None:
     database.execute("DELETE FROM keys WHERE name = 'browser sessions'")
     replica = open_state()
     assert replica.ended_sessions.list_all() == frozenset()
-    assert replica.load_key("browser sessions") != key, "sessions that have ended cannot be opened any more"
+    assert replica.load_key("browser sessions") != key, (
+        "sessions that have ended cannot be opened any more"
+    )
 
 
 def test_deleted_settings_are_missed(open_state: Open) -> None:
@@ -207,11 +230,13 @@ def test_deleted_settings_are_missed(open_state: Open) -> None:
     assert "was deleted" in open_state().settings.refresh().problem
 
 
-# --- rows that were rolled back ------------------------------------------------------------------------------------
+# --- rows that were rolled back -------------------------------------------------------------------
 
 
 class RollBack:
-    """Somebody with the role of the replicas, but without the key, who keeps rows and puts them back."""
+    """Somebody with the role of the replicas, but without the key, who keeps rows and puts them
+    back.
+    """
 
     def __init__(self, server: PostgresServer, url: str, owner: State) -> None:
         database = url.rpartition("/")[2]
@@ -227,13 +252,18 @@ class RollBack:
         return row
 
     def put_back(self, table: str, where: str, row: tuple[object, ...]) -> None:
-        """Replace the row that is stored now, with an update and with a deletion, as far as the database permits it."""
+        """Replace the row that is stored now, with an update and with a deletion, as far as the
+        database permits it.
+        """
         (now,) = self._database.select(f"SELECT row_to_json(t) FROM {table} t WHERE {where}")
         columns = ", ".join(f'"{name}"' for name in now[0])
         marks = ", ".join("?" * len(row))
         for statements in (
             [(f"UPDATE {table} SET ({columns}) = ({marks}) WHERE {where}", row)],
-            [(f"DELETE FROM {table} WHERE {where}", ()), (f"INSERT INTO {table} VALUES ({marks})", row)],
+            [
+                (f"DELETE FROM {table} WHERE {where}", ()),
+                (f"INSERT INTO {table} VALUES ({marks})", row),
+            ],
         ):
             with suppress(StorageError), self._database.transaction() as transaction:
                 for statement, values in statements:
@@ -244,7 +274,9 @@ class RollBack:
 
 
 @pytest.fixture
-def roll_back(postgres_server: PostgresServer, postgres_url: str, open_state: Open) -> Iterator[RollBack]:
+def roll_back(
+    postgres_server: PostgresServer, postgres_url: str, open_state: Open
+) -> Iterator[RollBack]:
     with closing(RollBack(postgres_server, postgres_url, open_state())) as attacker:
         yield attacker
 
@@ -260,7 +292,9 @@ def test_a_revoked_token_does_not_return(open_state: Open, roll_back: RollBack) 
         assert replica.tokens.apply([token]) == []
 
 
-def test_disabled_tools_settings_and_ended_sessions_do_not_return(open_state: Open, roll_back: RollBack) -> None:
+def test_disabled_tools_settings_and_ended_sessions_do_not_return(
+    open_state: Open, roll_back: RollBack
+) -> None:
     state = open_state()
     state.disabled_tools.set("a.b", on=True)
     state.load_key("browser sessions")
@@ -293,7 +327,9 @@ def test_an_approved_call_is_not_sent_twice(open_state: Open, roll_back: RollBac
         runs.write_calls("r_1", [replace(again, state=CallState.SENT)])
 
 
-def test_replicas_delete_no_recent_record_of_a_sent_call(open_state: Open, roll_back: RollBack) -> None:
+def test_replicas_delete_no_recent_record_of_a_sent_call(
+    open_state: Open, roll_back: RollBack
+) -> None:
     state = open_state()
     call = DurableCall(1, "t", "{}", "key", 0, CallState.APPROVED, effects=("write",), by="Ada")
     state.runs.put_run(RunRecord("r_1", "default", "code", owner=state.runs.owner), [call])
@@ -310,7 +346,9 @@ def test_replicas_delete_no_recent_record_of_a_sent_call(open_state: Open, roll_
     assert 0 < database.select(Database.size_query)[0][0] < size, "sent calls count"
 
 
-def test_a_call_that_a_person_repeats_is_sent_once_more_only(open_state: Open, roll_back: RollBack) -> None:
+def test_a_call_that_a_person_repeats_is_sent_once_more_only(
+    open_state: Open, roll_back: RollBack
+) -> None:
     runs = open_state().runs
     call = DurableCall(1, "t", "{}", "key", 0, CallState.APPROVED, effects=("write",), by="Ada")
     runs.put_run(RunRecord("r_1", "default", "code", owner=runs.owner), [call])
@@ -333,7 +371,10 @@ def test_a_grant_does_not_refill(open_state: Open, roll_back: RollBack) -> None:
     grant = Grant("g_1", "t", left=2, run="r_1", expires=4e9)
     runs.decide("r_1", Decision(is_approved=True, by="Ada", grants=(grant,)))
     row = roll_back.keep("grants", "id = 'g_1'")
-    sent = [DurableCall(number, "t", "{}", f"key {number}", 0, CallState.SENT, by="grant g_1") for number in (2, 3, 4)]
+    sent = [
+        DurableCall(number, "t", "{}", f"key {number}", 0, CallState.SENT, by="grant g_1")
+        for number in (2, 3, 4)
+    ]
     for call in sent[:2]:
         runs.write_calls("r_1", [call], grant="g_1")
     assert runs.list_grants("default", "r_1") == []

@@ -1,4 +1,6 @@
-"""The backend of HTTP tools against a real server: retries, limits, responses of every type, redacted secrets."""
+"""The backend of HTTP tools against a real server: retries, limits, responses of every type,
+redacted secrets.
+"""
 
 import asyncio
 import base64
@@ -73,7 +75,9 @@ class Caller:
     context: ToolContext = NETWORK
     media: Media | None = None
 
-    def results(self, calls: list[Mapping[str, Any]], schema: Mapping[str, Any], **fields: Any) -> list[Result]:
+    def results(
+        self, calls: list[Mapping[str, Any]], schema: Mapping[str, Any], **fields: Any
+    ) -> list[Result]:
         async def run() -> list[Result]:
             net = Net(self.rules)
             bus = ToolBus()
@@ -89,7 +93,12 @@ class Caller:
                 clock=self.time,
             )
             bus.register_tool(
-                Tool("api.tool", backend, Schema.from_json(schema), permissions=frozenset({Permission.NETWORK}))
+                Tool(
+                    "api.tool",
+                    backend,
+                    Schema.from_json(schema),
+                    permissions=frozenset({Permission.NETWORK}),
+                )
             )
             try:
                 return [await bus.call_tool("api.tool", call, self.context) for call in calls]
@@ -98,13 +107,21 @@ class Caller:
 
         return anyio.run(run)
 
-    def __call__(self, path: str = "/echo", args: Mapping[str, Any] | None = None, **fields: Any) -> Result:
-        return self.results([args or {}], {"type": "object"}, **{"urlTemplate": self.site.url(path), **fields})[0]
+    def __call__(
+        self, path: str = "/echo", args: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Result:
+        return self.results(
+            [args or {}], {"type": "object"}, **{"urlTemplate": self.site.url(path), **fields}
+        )[0]
 
-    def value(self, path: str = "/echo", args: Mapping[str, Any] | None = None, **fields: Any) -> Any:
+    def value(
+        self, path: str = "/echo", args: Mapping[str, Any] | None = None, **fields: Any
+    ) -> Any:
         return self(path, args, **fields).unwrap()
 
-    def failure(self, path: str = "/echo", args: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    def failure(
+        self, path: str = "/echo", args: Mapping[str, Any] | None = None, **fields: Any
+    ) -> dict[str, Any]:
         result = self(path, args, **fields)
         assert result.error is not None
         return describe(result.error)
@@ -125,7 +142,7 @@ def respond_in_turn(*pages: Page) -> Page:
     return show
 
 
-# --- retries -----------------------------------------------------------------------------------------------
+# --- retries --------------------------------------------------------------------------------------
 
 FINE = page(b'"fine"', JSON)
 BUSY = page(b"busy", status=503)
@@ -133,7 +150,9 @@ BUSY = page(b"busy", status=503)
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 def test_a_busy_server_is_retried(call: Caller, status: int) -> None:
-    call.site.pages["/turns"] = respond_in_turn(page(b"", status=status), page(b"", status=status), FINE)
+    call.site.pages["/turns"] = respond_in_turn(
+        page(b"", status=status), page(b"", status=status), FINE
+    )
     assert call.value("/turns") == "fine"
     assert call.time.pauses == [0.25, 0.5]
 
@@ -156,7 +175,9 @@ def test_an_incomplete_response_is_not_retried(call: Caller) -> None:
     assert len(call.site.requests) == 1
 
 
-@pytest.mark.parametrize(("method", "requests"), [("GET", 3), ("PUT", 3), ("DELETE", 3), ("POST", 1), ("PATCH", 1)])
+@pytest.mark.parametrize(
+    ("method", "requests"), [("GET", 3), ("PUT", 3), ("DELETE", 3), ("POST", 1), ("PATCH", 1)]
+)
 def test_a_non_idempotent_request_is_not_retried(call: Caller, method: str, requests: int) -> None:
     call.site.pages["/busy"] = BUSY
     assert call.failure("/busy", method=method)["status"] == 503
@@ -200,7 +221,9 @@ def test_retry_after_sets_the_minimum_pause(call: Caller) -> None:
 
 
 @pytest.mark.parametrize("wait", ["10", "3600", "9" * 400])
-def test_a_pause_beyond_the_timeout_returns_the_last_response_at_once(call: Caller, wait: str) -> None:
+def test_a_pause_beyond_the_timeout_returns_the_last_response_at_once(
+    call: Caller, wait: str
+) -> None:
     call.site.pages["/busy"] = page(b"", ("Retry-After", wait), status=503)
     assert call.failure("/busy", timeoutMs=10_000)["status"] == 503
     assert call.time.pauses == []
@@ -239,7 +262,7 @@ def test_retry_after_is_a_number_or_a_date(text: str, seconds: float) -> None:
     assert Response(503, (("Retry-After", text),), b"", "", 0).parse_retry_after(NOW) == seconds
 
 
-# --- limits ------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def test_calls_are_counted_over_the_last_minute() -> None:
@@ -278,7 +301,10 @@ def test_a_url_over_the_limit_is_not_sent(call: Caller) -> None:
 
 
 def test_joined_lists_and_objects_are_sent_as_written(call: Caller) -> None:
-    fields: dict[str, Any] = {"query": {"ids": "${csv:ids}", "m": "${m}"}, "headers": {"X-Ids": "${csv:plain}"}}
+    fields: dict[str, Any] = {
+        "query": {"ids": "${csv:ids}", "m": "${m}"},
+        "headers": {"X-Ids": "${csv:plain}"},
+    }
     args = {"ids": ["a,b", "c d"], "m": {"k&": ["1", "2"], "deep": {"x": "="}}, "plain": ["a", "b"]}
     value = call.value(args=args, **fields)
     assert value["query"] == {"ids": ["a,b,c d"], "m[k&]": ["1", "2"], "m[deep][x]": ["="]}
@@ -288,11 +314,18 @@ def test_joined_lists_and_objects_are_sent_as_written(call: Caller) -> None:
 
 
 def test_a_body_without_its_value_is_not_sent(call: Caller) -> None:
-    fields: dict[str, Any] = {"method": "POST", "body": "${x}", "headers": {"Content-Type": "application/json"}}
+    fields: dict[str, Any] = {
+        "method": "POST",
+        "body": "${x}",
+        "headers": {"Content-Type": "application/json"},
+    }
     assert call(**fields).ok
     assert (call.site.last.body, call.site.last.header("content-type")) == (b"", None)
     assert call(args={"x": None}, **fields).ok
-    assert (call.site.last.body, call.site.last.header("content-type")) == (b"null", "application/json")
+    assert (call.site.last.body, call.site.last.header("content-type")) == (
+        b"null",
+        "application/json",
+    )
 
 
 def test_the_tool_and_the_settings_limit_the_size_of_a_response(site: Site) -> None:
@@ -304,14 +337,20 @@ def test_the_tool_and_the_settings_limit_the_size_of_a_response(site: Site) -> N
     assert Caller(site).failure("/bomb/100", timeoutMs=60_000)["reason"] == "too_large"
 
 
-# --- responses ---------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 def read_response(
-    body: bytes, kind: str = "", mode: str = "auto", selector: str | None = None, limit: int = 10_000_000
+    body: bytes,
+    kind: str = "",
+    mode: str = "auto",
+    selector: str | None = None,
+    limit: int = 10_000_000,
 ) -> Any:
     headers = (("Content-Type", kind),) if kind else ()
-    return ResponseReader(mode, selector, ResponseRedactor(()), limit).read(Response(200, headers, body, "", 0))
+    return ResponseReader(mode, selector, ResponseRedactor(()), limit).read(
+        Response(200, headers, body, "", 0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -365,7 +404,9 @@ def test_a_selector_selects_part_of_the_response() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"[" * n + b"]" * n for n in (201, 900, 5_000, 200_000)] + [b'{"a":' * 500 + b"1" + b"}" * 500]
+    "body",
+    [b"[" * n + b"]" * n for n in (201, 900, 5_000, 200_000)]
+    + [b'{"a":' * 500 + b"1" + b"}" * 500],
 )
 def test_deeply_nested_data_is_an_error(body: bytes) -> None:
     for mode, selector in (("auto", None), ("json", "[]")):
@@ -374,7 +415,9 @@ def test_deeply_nested_data_is_an_error(body: bytes) -> None:
 
 
 def test_data_nested_up_to_the_limit_is_accepted() -> None:
-    assert read_response(b"[" * 200 + b"]" * 200, "application/json") == json.loads("[" * 200 + "]" * 200)
+    assert read_response(b"[" * 200 + b"]" * 200, "application/json") == json.loads(
+        "[" * 200 + "]" * 200
+    )
     assert len(read_response(b"[" + b"[]," * 10_000 + b"[]]", "application/json")) == 10_001
 
 
@@ -383,7 +426,9 @@ def test_the_result_of_a_selector_is_limited_in_size() -> None:
     with pytest.raises(ToolError, match="larger than 10,000,000 bytes"):
         read_response(b'{"a": 1}', "application/json", selector=" | ".join(["[@,@]"] * 60))
     with pytest.raises(ToolError, match="larger than 1,000 bytes"):
-        read_response(json.dumps("x" * 600).encode(), "application/json", selector="[@,@]", limit=1000)
+        read_response(
+            json.dumps("x" * 600).encode(), "application/json", selector="[@,@]", limit=1000
+        )
 
 
 def test_a_status_error_contains_the_response_body(call: Caller) -> None:
@@ -410,11 +455,15 @@ def test_large_responses_are_parsed_too(call: Caller) -> None:
     assert call.value("/large", response={"selector": "[-1].n"}) == 19_999
 
 
-# --- secrets -----------------------------------------------------------------------------------------------
+# --- secrets --------------------------------------------------------------------------------------
 
 
 def render_everything(result: Result) -> str:
-    output = repr(result) if result.error is None else repr((describe(result.error), result.error, result.error.args))
+    output = (
+        repr(result)
+        if result.error is None
+        else repr((describe(result.error), result.error, result.error.args))
+    )
     return output + json.dumps(result.value) + repr(getattr(result.error, "__context__", None))
 
 
@@ -437,7 +486,9 @@ def test_a_secret_echoed_by_the_server_is_redacted(call: Caller, auth: dict[str,
     async def tell(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
         seen = repr(received) + " ".join(f"{name}: {value}" for name, value in received.headers)
         status = int(received.query["status"][0])
-        send_response(writer, seen.encode(), ("Content-Type", received.query["kind"][0]), status=status)
+        send_response(
+            writer, seen.encode(), ("Content-Type", received.query["kind"][0]), status=status
+        )
 
     call.site.pages["/tell"] = tell
     token = base64.b64encode(SECRETS["PAIR"].encode()).decode()
@@ -447,20 +498,27 @@ def test_a_secret_echoed_by_the_server_is_redacted(call: Caller, auth: dict[str,
             assert_redacted(result, token)
             if kind == "image/png" and result.ok:
                 content = base64.b64decode(result.value["base64"]).decode()
-                assert not any(secret in content for secret in (*SECRETS.values(), token, "s3cr3t%2Fke"))
+                assert not any(
+                    secret in content for secret in (*SECRETS.values(), token, "s3cr3t%2Fke")
+                )
     assert_redacted(call(auth=auth), token)
 
 
 def test_secrets_are_redacted_in_keys_numbers_and_parts_of_json(call: Caller) -> None:
     number, key = SECRETS["NUMBER"], SECRETS["KEY"]
-    body = f'{{"n": {number}, "f": 0.5, "b": true, {json.dumps(key)}: ["a {number} b"], "u": "s3cr3t\\u002fke y&1"}}'
+    body = (
+        f'{{"n": {number}, "f": 0.5, "b": true, {json.dumps(key)}: ["a {number} b"], "u":'
+        ' "s3cr3t\\u002fke y&1"}'
+    )
     call.site.pages["/json"] = page(body.encode(), JSON)
     value = call.value("/json", query={"a": "${secret:NUMBER}"}, headers={"X": "${secret:KEY}"})
     hidden = "[REDACTED]"
     assert value == {"n": hidden, "f": 0.5, "b": True, hidden: [f"a {hidden} b"], "u": hidden}
 
 
-@pytest.mark.parametrize("spelling", ["s3cr3t%2Fke%20y%261", "s3cr3t%2Fke+y%261", "s3cr3t/ke y&amp;1", "s3cr3t/ke y&1"])
+@pytest.mark.parametrize(
+    "spelling", ["s3cr3t%2Fke%20y%261", "s3cr3t%2Fke+y%261", "s3cr3t/ke y&amp;1", "s3cr3t/ke y&1"]
+)
 def test_a_secret_is_redacted_in_url_and_html_encoding(call: Caller, spelling: str) -> None:
     call.site.pages["/spelt"] = page(f"it is {spelling}!".encode(), ("Content-Type", "text/html"))
     assert call.value("/spelt", headers={"X": "${secret:KEY}"}) == "it is [REDACTED]!"
@@ -493,7 +551,9 @@ def test_a_literal_credential_is_redacted_too(call: Caller) -> None:
     result = call(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "written-out"})
     assert call.site.last.header("x-key") == "written-out"
     assert "written-out" not in render_everything(result)
-    assert "open-sesame" not in render_everything(call(auth={"type": "basic", "value": "ali:open-sesame"}))
+    assert "open-sesame" not in render_everything(
+        call(auth={"type": "basic", "value": "ali:open-sesame"})
+    )
 
 
 def test_an_argument_with_a_secret_placeholder_is_plain_text(call: Caller) -> None:
@@ -504,7 +564,12 @@ def test_an_argument_with_a_secret_placeholder_is_plain_text(call: Caller) -> No
 
 def test_a_secret_in_the_host_of_a_redirect_is_redacted(call: Caller) -> None:
     async def leave(received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        send_response(writer, b"", ("Location", f"http://{received.header('x-key')}.elsewhere.test/"), status=302)
+        send_response(
+            writer,
+            b"",
+            ("Location", f"http://{received.header('x-key')}.elsewhere.test/"),
+            status=302,
+        )
 
     call.site.pages["/leave"] = leave
     call.rules = HostRules(("127.0.0.1",), allow_private_addresses=True)
@@ -525,13 +590,15 @@ def test_errors_show_the_template_and_not_the_url(call: Caller) -> None:
         assert "private-id" not in json.dumps(failure)
 
 
-# --- concurrency and imports -------------------------------------------------------------------------------
+# --- concurrency and imports ----------------------------------------------------------------------
 
 
 def test_concurrent_calls_do_not_mix(site: Site) -> None:
     async def run() -> list[Result]:
         net = Net(ANYWHERE)
-        impl = HttpImpl.model_validate({"method": "GET", "urlTemplate": site.url(), "query": {"n": "${n}"}})
+        impl = HttpImpl.model_validate(
+            {"method": "GET", "urlTemplate": site.url(), "query": {"n": "${n}"}}
+        )
         bus, results = ToolBus(), [Result(ok=False)] * 50
         backend = HttpBackend(impl, lambda: net, Http, lambda _origin, name: SECRETS.get(name))
         bus.register_tool(Tool("api.tool", backend, Schema.from_json({"type": "object"})))
@@ -545,7 +612,9 @@ def test_concurrent_calls_do_not_mix(site: Site) -> None:
         await net.close()
         return results
 
-    assert [result.unwrap()["query"]["n"] for result in anyio.run(run)] == [[str(number)] for number in range(50)]
+    assert [result.unwrap()["query"]["n"] for result in anyio.run(run)] == [
+        [str(number)] for number in range(50)
+    ]
 
 
 def test_a_cancelled_call_is_not_retried(site: Site) -> None:
@@ -565,12 +634,15 @@ def test_a_cancelled_call_is_not_retried(site: Site) -> None:
 
 def test_importing_the_backend_is_cheap() -> None:
     heavy = ("pydantic", "httpx2", "jmespath", "orjson")
-    code = f"import sys, onetool.sources.http.backend; print([name for name in {heavy} if name in sys.modules])"
+    code = (
+        f"import sys, onetool.sources.http.backend; print([name for name in {heavy} if name in"
+        " sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-# --- full responses ----------------------------------------------------------------------------------------
+# --- full responses -------------------------------------------------------------------------------
 
 
 def test_a_full_response_has_status_headers_and_links(call: Caller) -> None:
@@ -593,7 +665,12 @@ def test_a_full_response_has_status_headers_and_links(call: Caller) -> None:
         "last": "https://other.test/a,b",
         "first": "https://other.test/a,b",
     }
-    kept = {"x-ratelimit-remaining": "7", "x-twice": "1, 2", "x-next-token": "p4ge", "content-type": "application/json"}
+    kept = {
+        "x-ratelimit-remaining": "7",
+        "x-twice": "1, 2",
+        "x-next-token": "p4ge",
+        "content-type": "application/json",
+    }
     hidden = dict.fromkeys(("set-cookie", "x-auth-token", "x-echo"), "[REDACTED]")
     assert full["headers"] == {**kept, **hidden, "content-length": "14", "link": headers[0][1]}
 
@@ -612,17 +689,21 @@ def test_an_error_tells_when_to_retry(call: Caller) -> None:
     assert (failure["status"], failure["retry_after"]) == (429, 17)
 
 
-# --- binary responses and files ----------------------------------------------------------------------------
+# --- binary responses and files -------------------------------------------------------------------
 
 
 def test_a_binary_response_is_stored(call: Caller, tmp_path: Path) -> None:
     call.media = open_media(tmp_path / "media", 60)
-    call.site.pages["/image"] = page(b"\x89PNG" + SECRETS["NUMBER"].encode(), ("Content-Type", "image/png"))
+    call.site.pages["/image"] = page(
+        b"\x89PNG" + SECRETS["NUMBER"].encode(), ("Content-Type", "image/png")
+    )
     value = call.value("/image", headers={"X-Key": "${secret:NUMBER}"})
     assert (value["type"], value["mimeType"]) == ("image", "image/png")
     assert call.media.get(value["media"], "default").data == b"\x89PNG[REDACTED]"
     assert call.value("/image", response={"mode": "base64"})["content_type"] == "image/png"
-    uploaded = call.value(args={"f": value}, method="PUT", body="${file:f}", headers={"Content-Type": "image/png"})
+    uploaded = call.value(
+        args={"f": value}, method="PUT", body="${file:f}", headers={"Content-Type": "image/png"}
+    )
     assert uploaded["body"].endswith("PNG[REDACTED]")
 
 
@@ -647,7 +728,10 @@ def test_files_are_sent_by_path_or_base64(call: Caller, tmp_path: Path) -> None:
     upload: dict[str, Any] = {
         "method": "POST",
         "headers": {"Content-Type": "multipart/form-data"},
-        "body": {"kind": "note", "upload": {"value": "${file:upload}", "contentType": "text/x-note"}},
+        "body": {
+            "kind": "note",
+            "upload": {"value": "${file:upload}", "contentType": "text/x-note"},
+        },
     }
     assert call.failure(args={"upload": "notes.txt"}, **upload)["type"] == "permission_denied"
     permissions = frozenset({Permission.NETWORK, Permission.READ})
@@ -675,11 +759,15 @@ def test_files_are_sent_by_path_or_base64(call: Caller, tmp_path: Path) -> None:
     ]
     call.value(args={"upload": {"base64": "YWI="}}, method="PUT", body="${file:upload}")
     assert call.site.last.body == b"ab"
-    too_large = call.failure(args={"upload": "notes.txt"}, method="PUT", body="${file:upload}", maxRequestBytes=5)
-    assert too_large["message"].endswith("is too large: this tool sends files of at most 5 bytes in total")
+    too_large = call.failure(
+        args={"upload": "notes.txt"}, method="PUT", body="${file:upload}", maxRequestBytes=5
+    )
+    assert too_large["message"].endswith(
+        "is too large: this tool sends files of at most 5 bytes in total"
+    )
 
 
-# --- steps -------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------------------
 
 
 def step(call: Caller, name: str, path: str, **fields: Any) -> dict[str, Any]:
@@ -692,13 +780,23 @@ def test_a_step_uses_the_responses_of_earlier_steps(call: Caller) -> None:
     call.site.pages["/login"] = page(json.dumps({"data": {"token": token}}).encode(), JSON, cookies)
     call.site.pages["/items"] = page(b"[]", JSON, ("X-Item", "i/1"))
     login = step(call, "login", "/login", body={"user": "${user}", "password": "${secret:KEY}"})
-    create = step(call, "create", "/items", auth={"type": "bearer", "value": "${steps.login.body.token}"}, method="PUT")
+    create = step(
+        call,
+        "create",
+        "/items",
+        auth={"type": "bearer", "value": "${steps.login.body.token}"},
+        method="PUT",
+    )
     login["response"] = {"selector": "data"}
     value = call.value(
         "/echo/",
         {"user": "ada"},
-        urlTemplate=call.site.url("/echo") + "?item=${steps.create.headers.x-item}&n=${steps.create.status}",
-        headers={"X-Token": "${steps.login.body.token}", "Cookie": "sid=${steps.login.cookies.sid}"},
+        urlTemplate=call.site.url("/echo")
+        + "?item=${steps.create.headers.x-item}&n=${steps.create.status}",
+        headers={
+            "X-Token": "${steps.login.body.token}",
+            "Cookie": "sid=${steps.login.cookies.sid}",
+        },
         steps=[login, create],
     )
     assert json.loads(call.site.requests[0].body) == {"user": "ada", "password": SECRETS["KEY"]}
@@ -711,13 +809,17 @@ def test_a_step_uses_the_responses_of_earlier_steps(call: Caller) -> None:
 
 def test_a_selector_of_a_step_never_sees_a_secret(call: Caller) -> None:
     selector = "[reverse(query.k[0]), starts_with(query.k[0], '12')]"
-    leak = step(call, "leak", "/echo", query={"k": "${secret:NUMBER}"}, response={"selector": selector})
+    leak = step(
+        call, "leak", "/echo", query={"k": "${secret:NUMBER}"}, response={"selector": selector}
+    )
     call.value("/echo", body={"v": "${steps.leak.body}"}, method="POST", steps=[leak])
     assert json.loads(call.site.last.body) == {"v": ["]DETCADER[", False]}
 
 
 def test_headers_and_cookies_of_a_step_are_redacted(call: Caller) -> None:
-    call.site.pages["/leak"] = page(b"{}", JSON, ("X-Echo", "1234567890"), ("Set-Cookie", "k=1234567890; Path=/"))
+    call.site.pages["/leak"] = page(
+        b"{}", JSON, ("X-Echo", "1234567890"), ("Set-Cookie", "k=1234567890; Path=/")
+    )
     leak = step(call, "leak", "/leak", headers={"X-Key": "${secret:NUMBER}"})
     query = {"h": "${steps.leak.headers.x-echo}", "c": "${steps.leak.cookies.k}"}
     call.value(query=query, steps=[leak])
@@ -725,10 +827,14 @@ def test_headers_and_cookies_of_a_step_are_redacted(call: Caller) -> None:
 
 
 @pytest.mark.parametrize("encode", [base64.b64encode, lambda text: text.hex().encode()])
-def test_a_selector_never_sees_an_encoded_secret(call: Caller, encode: Callable[[bytes], bytes]) -> None:
+def test_a_selector_never_sees_an_encoded_secret(
+    call: Caller, encode: Callable[[bytes], bytes]
+) -> None:
     echo = encode(b"user:1234567890")
     call.site.pages["/json"] = page(b'["' + echo + b'"]', JSON)
-    value = call.value("/json", headers={"X": "${secret:NUMBER}"}, response={"selector": "reverse([0])"})
+    value = call.value(
+        "/json", headers={"X": "${secret:NUMBER}"}, response={"selector": "reverse([0])"}
+    )
     assert "DETCADER" in value
     call.site.pages["/binary"] = page(b"\x89\0" + echo, ("Content-Type", "image/png"))
     value = call.value("/binary", headers={"X": "${secret:NUMBER}"}, response={"mode": "base64"})
@@ -739,7 +845,9 @@ def test_a_failed_step_ends_the_call(call: Caller) -> None:
     failing = step(call, "login", "/status/401")
     failure = call.failure(steps=[failing], errorMode="empty")
     assert failure["status"] == 401
-    assert failure["message"].startswith(f"step login: POST {call.site.url('/status/401')} returned 401")
+    assert failure["message"].startswith(
+        f"step login: POST {call.site.url('/status/401')} returned 401"
+    )
     call.site.pages["/login"] = page(b"{}", JSON)
     used: dict[str, Any] = {"headers": {"X-Token": "${steps.login.body.token}"}}
     failure = call.failure(steps=[step(call, "login", "/login")], **used)
@@ -755,12 +863,14 @@ def test_the_hosts_and_the_timeout_apply_to_every_step(call: Caller) -> None:
     assert call.failure(steps=[elsewhere])["reason"] == "host_not_allowed"
 
 
-# --- server-sent events ------------------------------------------------------------------------------------
+# --- server-sent events ---------------------------------------------------------------------------
 
 
 def stream_events(*chunks: bytes, hang: bool = False) -> Page:
     async def show(_received: ReceivedRequest, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+        )
         for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
@@ -776,7 +886,11 @@ EVENTS: dict[str, Any] = {"response": {"mode": "events", "maxEvents": 3}}
 
 
 def test_events_are_collected(call: Caller) -> None:
-    chunks = (b": ping\n\nevent: a\nda", b'ta: {"n": 1}\n\n', b"id: 7\r\ndata: x\r\ndata: y\r\n\r\ndata: cut")
+    chunks = (
+        b": ping\n\nevent: a\nda",
+        b'ta: {"n": 1}\n\n',
+        b"id: 7\r\ndata: x\r\ndata: y\r\n\r\ndata: cut",
+    )
     call.site.pages["/events"] = stream_events(*chunks)
     assert call.value("/events", **EVENTS) == [
         {"event": "a", "data": {"n": 1}},
@@ -788,7 +902,9 @@ def test_events_are_collected(call: Caller) -> None:
 def test_the_number_the_size_and_the_time_of_events_are_limited(call: Caller) -> None:
     notices: list[str] = []
     call.context = ToolContext(permissions=NETWORK.permissions, run=RunScope(notify=notices.append))
-    call.site.pages["/events"] = stream_events(*[b"data: %d\n\n" % number for number in range(5)], hang=True)
+    call.site.pages["/events"] = stream_events(
+        *[b"data: %d\n\n" % number for number in range(5)], hang=True
+    )
     assert [event["data"] for event in call.value("/events", **EVENTS)] == [0, 1, 2]
     call.site.pages["/events"] = stream_events(b"data: 1\n\n", b"data: 2", hang=True)
     assert [event["data"] for event in call.value("/events", **EVENTS, timeoutMs=300)] == [1]

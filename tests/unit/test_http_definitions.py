@@ -1,4 +1,6 @@
-"""Definitions of HTTP tools with several requests: what is rejected when they are stored, and their credentials."""
+"""Definitions of HTTP tools with several requests: what is rejected when they are stored, and their
+credentials.
+"""
 
 from typing import Any
 
@@ -28,46 +30,99 @@ def build_draft(properties: dict[str, Any] | None = None, **impl: Any) -> dict[s
 @pytest.mark.parametrize(
     ("impl", "problem"),
     [
-        ({"steps": [{**LOGIN, "urlTemplate": "ftp://x"}]}, "httpImpl.steps.0.urlTemplate: must start with http"),
+        (
+            {"steps": [{**LOGIN, "urlTemplate": "ftp://x"}]},
+            "httpImpl.steps.0.urlTemplate: must start with http",
+        ),
         ({"steps": [{**LOGIN, "name": "a-b"}]}, "httpImpl.steps.0.name: "),
         ({"steps": [{**LOGIN, "timeoutMs": 5}]}, "httpImpl.steps.0.timeoutMs: "),
         ({"steps": [LOGIN, LOGIN]}, "httpImpl: steps.1: the name login is used twice"),
         ({"steps": [LOGIN] * 11}, "httpImpl.steps: "),
-        ({"urlTemplate": "https://api.test/?" + "a&" * 40_000}, "httpImpl.urlTemplate: is longer than 65,536"),
-        ({"headers": {f"X-{number}": "x" for number in range(1_001)}}, "httpImpl.headers: must have at most 1000"),
-        ({"query": {f"q{number}": "x" for number in range(1_001)}}, "httpImpl.query: must have at most 1000"),
+        (
+            {"urlTemplate": "https://api.test/?" + "a&" * 40_000},
+            "httpImpl.urlTemplate: is longer than 65,536",
+        ),
+        (
+            {"headers": {f"X-{number}": "x" for number in range(1_001)}},
+            "httpImpl.headers: must have at most 1000",
+        ),
+        (
+            {"query": {f"q{number}": "x" for number in range(1_001)}},
+            "httpImpl.query: must have at most 1000",
+        ),
         ({"successCodes": [200] * 601}, "httpImpl.successCodes: must have at most 600"),
-        ({"response": {"selector": "a." * 5_000 + "a"}}, "httpImpl.response.selector: is longer than 10,000"),
+        (
+            {"response": {"selector": "a." * 5_000 + "a"}},
+            "httpImpl.response.selector: is longer than 10,000",
+        ),
         ({"body": "${a}" * 10_001}, "httpImpl: has more than 10,000 placeholders"),
-        ({"headers": MULTIPART, "body": {f"f{number}": "x" for number in range(1_001)}}, "has more than 1,000 fields"),
-        ({"headers": FORM, "body": {f"f{number}": "x" for number in range(1_001)}}, "has more than 1,000 fields"),
+        (
+            {"headers": MULTIPART, "body": {f"f{number}": "x" for number in range(1_001)}},
+            "has more than 1,000 fields",
+        ),
+        (
+            {"headers": FORM, "body": {f"f{number}": "x" for number in range(1_001)}},
+            "has more than 1,000 fields",
+        ),
         (
             {"steps": [{**LOGIN, "body": "${steps.login.body}"}]},
             "steps.0: ${steps.login.body} does not name",
         ),
-        ({"steps": [LOGIN], "body": "${steps.logn.body}"}, "does not name an earlier step (earlier steps: login)"),
-        ({"steps": [LOGIN], "body": "${steps.login.text}"}, "${steps.login.text} is not a part of a response"),
+        (
+            {"steps": [LOGIN], "body": "${steps.logn.body}"},
+            "does not name an earlier step (earlier steps: login)",
+        ),
+        (
+            {"steps": [LOGIN], "body": "${steps.login.text}"},
+            "${steps.login.text} is not a part of a response",
+        ),
         ({"steps": [LOGIN], "body": "${file:steps.login.body}"}, "a response cannot choose a file"),
         ({"steps": [LOGIN], "body": "${b}"}, "unknown placeholder ${b}"),
         ({"steps": [{**LOGIN, "body": "${b}"}]}, "unknown placeholder ${b}"),
-        ({"body": {"f": {"data": "x"}}, "headers": MULTIPART}, "httpImpl: body: f: unknown field 'data' of a part"),
+        (
+            {"body": {"f": {"data": "x"}}, "headers": MULTIPART},
+            "httpImpl: body: f: unknown field 'data' of a part",
+        ),
         ({"body": {"f": {"filename": "x"}}, "headers": MULTIPART}, "body: f: value is required"),
-        ({"body": {"f": {"value": "", "contentType": "png"}}, "headers": MULTIPART}, "body: f: contentType is not"),
+        (
+            {"body": {"f": {"value": "", "contentType": "png"}}, "headers": MULTIPART},
+            "body: f: contentType is not",
+        ),
         ({"body": {"f": ["x"]}, "headers": MULTIPART}, "body: f: value of a part must be a string"),
-        ({"body": {"f": "${file:a}!"}, "headers": MULTIPART}, "only allowed as the whole body, or as the whole value"),
+        (
+            {"body": {"f": "${file:a}!"}, "headers": MULTIPART},
+            "only allowed as the whole body, or as the whole value",
+        ),
         ({"body": {"a": "${file:a}"}}, "only allowed as the whole body"),
         ({"query": {"a": "${file:a}"}}, "only allowed as the whole body"),
-        ({"body": {"f": "x"}, "headers": {"Content-Type": "multipart/form-data; boundary=x"}}, "remove the boundary"),
-        ({"body": {"f": 1}, "headers": {"Content-Type": "application/x-www-form-urlencoded"}}, "body: f: a field of"),
+        (
+            {"body": {"f": "x"}, "headers": {"Content-Type": "multipart/form-data; boundary=x"}},
+            "remove the boundary",
+        ),
+        (
+            {"body": {"f": 1}, "headers": {"Content-Type": "application/x-www-form-urlencoded"}},
+            "body: f: a field of",
+        ),
         ({"hmac": {"recipe": "sha1", "key": "k"}}, "httpImpl.hmac.recipe: "),
-        ({"hmac": {"recipe": "aws-sigv4", "key": "k"}}, "httpImpl.hmac: requires keyId and region and service"),
+        (
+            {"hmac": {"recipe": "aws-sigv4", "key": "k"}},
+            "httpImpl.hmac: requires keyId and region and service",
+        ),
         ({"response": {"full": "yes"}}, "httpImpl.response.full"),
-        ({"response": {"saveTo": "out/${a}"}}, "httpImpl.response.saveTo: must be the placeholder of an argument"),
-        ({"response": {"saveTo": "${secret:A}"}}, "httpImpl.response.saveTo: must be the placeholder of an argument"),
+        (
+            {"response": {"saveTo": "out/${a}"}},
+            "httpImpl.response.saveTo: must be the placeholder of an argument",
+        ),
+        (
+            {"response": {"saveTo": "${secret:A}"}},
+            "httpImpl.response.saveTo: must be the placeholder of an argument",
+        ),
         ({"response": {"mode": "events", "maxEvents": 0}}, "httpImpl.response.maxEvents: "),
     ],
 )
-def test_an_invalid_definition_is_rejected_with_the_name_of_the_field(impl: dict[str, Any], problem: str) -> None:
+def test_an_invalid_definition_is_rejected_with_the_name_of_the_field(
+    impl: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(BundleError) as caught:
         ToolDraft.of(build_draft(**impl))
     assert problem in str(caught.value)
@@ -76,7 +131,9 @@ def test_an_invalid_definition_is_rejected_with_the_name_of_the_field(impl: dict
 def test_a_definition_cannot_choose_a_file() -> None:
     named = {"a": {"type": "string", "default": "secrets.yaml"}}
     for impl in ({"body": "${file:a}"}, {"response": {"saveTo": "${a}"}}):
-        with pytest.raises(BundleError, match=r"argSchema\.properties\.a names a file and must not have a default"):
+        with pytest.raises(
+            BundleError, match=r"argSchema\.properties\.a names a file and must not have a default"
+        ):
             ToolDraft.of(build_draft(named, **impl))
         ToolDraft.of(build_draft(**impl))
 

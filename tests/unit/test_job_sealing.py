@@ -1,4 +1,6 @@
-"""Messages of jobs: nobody without the key can create, change, exchange or shorten one, and keys can be replaced."""
+"""Messages of jobs: nobody without the key can create, change, exchange or shorten one, and keys
+can be replaced.
+"""
 
 import pytest
 

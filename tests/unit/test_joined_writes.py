@@ -46,7 +46,9 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def fetch(path: bytes, end: bytes) -> list[bytes]:
-    """Send a request over TCP and return what each call of the server sent, when the client has received the end."""
+    """Send a request over TCP and return what each call of the server sent, when the client has
+    received the end.
+    """
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = socket.create_connection(listener.getsockname())
@@ -59,7 +61,8 @@ async def fetch(path: bytes, end: bytes) -> list[bytes]:
     state = uvicorn.Server(config).server_state
     limiter = ConnectionLimiter()
     transport, _ = await loop.connect_accepted_socket(
-        lambda: TimeoutProtocol(config=config, server_state=state, app_state={}, limiter=limiter), server
+        lambda: TimeoutProtocol(config=config, server_state=state, app_state={}, limiter=limiter),
+        server,
     )
     await loop.sock_sendall(client, REQUEST % path)
     received = b""
@@ -71,7 +74,9 @@ async def fetch(path: bytes, end: bytes) -> list[bytes]:
     return server.sent
 
 
-@pytest.mark.parametrize(("path", "end", "most"), [(b"/small", b'x"', 1), (b"/stream", b"0\r\n\r\n", 3)])
+@pytest.mark.parametrize(
+    ("path", "end", "most"), [(b"/small", b'x"', 1), (b"/stream", b"0\r\n\r\n", 3)]
+)
 def test_a_response_is_sent_at_once(path: bytes, end: bytes, most: int) -> None:
     sent = asyncio.run(fetch(path, end))
     assert len(sent) <= most, sent

@@ -19,7 +19,17 @@ from onetool.errors import ArgumentError, ConfigError, ToolTimeout
 from onetool.util.version import __version__
 
 SECRET = "s3cret-value-of-a-key"
-HEAVY = {"anyio", "asyncio", "mcp", "orjson", "pydantic", "starlette", "yaml", "jsonschema_rs", "typing_extensions"}
+HEAVY = {
+    "anyio",
+    "asyncio",
+    "mcp",
+    "orjson",
+    "pydantic",
+    "starlette",
+    "yaml",
+    "jsonschema_rs",
+    "typing_extensions",
+}
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +46,27 @@ def read_key() -> dict[str, str]:
 
 def test_the_package_imports_nothing_before_a_name_is_used() -> None:
     code = (
-        "import json, sys; before = set(sys.modules); import onetool; loaded = set(sys.modules) - before\n"
-        "from onetool import tool, ToolError; print(json.dumps([sorted(loaded), sorted(set(sys.modules) - before)]))"
+        "import json, sys; before = set(sys.modules); import onetool; loaded = set(sys.modules) -"
+        " before\nfrom onetool import tool, ToolError; print(json.dumps([sorted(loaded),"
+        " sorted(set(sys.modules) - before)]))"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     loaded, with_tool = json.loads(done.stdout)
-    assert [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names] == ["onetool"]
+    assert [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names] == [
+        "onetool"
+    ]
     assert not HEAVY & {name.partition(".")[0] for name in with_tool}
 
 
 def test_every_public_name_exists_and_no_module_hides_one() -> None:
     directory = Path(onetool.__file__).parent
-    modules = {path.stem for path in directory.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    modules = {
+        path.stem
+        for path in directory.iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
     assert not modules & set(onetool.__all__)
     for name in onetool.__all__:
         assert getattr(onetool, name) is not None
@@ -106,13 +125,18 @@ def test_a_value_and_an_error_contain_no_secret(tmp_path: Path) -> None:
         app.bus.register_tool(read_key)
         assert SECRET not in json.dumps(app.run_sync("library.secret()").value)
         with pytest.raises(ToolError) as raised:
-            app.run_sync("raise ToolError('no ' + library.secret()['key'], key=library.secret()['key'])").unwrap()
+            app.run_sync(
+                "raise ToolError('no ' + library.secret()['key'], key=library.secret()['key'])"
+            ).unwrap()
         assert SECRET not in f"{raised.value} {raised.value.fields}"
 
 
 def test_threads_share_an_application(app: OneTool) -> None:
     values: list[object] = []
-    threads = [threading.Thread(target=lambda n=n: values.append(app.run_sync(f"{n} * 2").value)) for n in range(4)]
+    threads = [
+        threading.Thread(target=lambda n=n: values.append(app.run_sync(f"{n} * 2").value))
+        for n in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -138,7 +162,10 @@ def test_blocking_calls_are_rejected_on_an_event_loop(app: OneTool, tmp_path: Pa
 
 def test_nothing_outlives_the_block(tmp_path: Path) -> None:
     threads, processes = set(threading.enumerate()), list_descendants(os.getpid())
-    with contextlib.suppress(ZeroDivisionError), OneTool({"execution": {"timeout": 30}}, folder=tmp_path) as app:
+    with (
+        contextlib.suppress(ZeroDivisionError),
+        OneTool({"execution": {"timeout": 30}}, folder=tmp_path) as app,
+    ):
         assert app.run_sync("machine.now() != ''").value is True
         threading.Thread(target=run_interrupted, args=[app]).start()
         assert eventually(lambda: list_descendants(os.getpid()) - processes)

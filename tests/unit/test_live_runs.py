@@ -30,15 +30,22 @@ class FakeBus:
             return self.bus.events.start_run(context, detail)
         return self.bus.events.start_call(name, context, is_known=False)[0]
 
-    def finish(self, number: int, name: str, run_id: str, agent: str = "default", error: str | None = None) -> None:
+    def finish(
+        self, number: int, name: str, run_id: str, agent: str = "default", error: str | None = None
+    ) -> None:
         context = _context(run_id, agent)
         is_run = name == RUN
         self.bus.events.emit(
-            RunFinished(number, context, 0.25, error) if is_run else CallFinished(number, name, context, 0.25, error)
+            RunFinished(number, context, 0.25, error)
+            if is_run
+            else CallFinished(number, name, context, 0.25, error)
         )
 
     def runs(self, agent: str | None = None) -> list[JSON]:
-        return [build_details(run, (), Person(), Redactor()).as_json() for run in self.activity.runs(agent)]
+        return [
+            build_details(run, (), Person(), Redactor()).as_json()
+            for run in self.activity.runs(agent)
+        ]
 
     def timeline(self, run_id: str) -> JSON:
         found = self.activity.find(run_id)
@@ -92,7 +99,12 @@ def test_a_call_without_a_run_is_a_run_of_one_call(bus: FakeBus) -> None:
     inner = bus.start("a.inner", "c")
     bus.finish(inner, "a.inner", "c")
     (output,) = bus.runs()
-    assert (output["kind"], output["name"], output["state"], output["callCount"]) == ("call", "a.outer", "running", 2)
+    assert (output["kind"], output["name"], output["state"], output["callCount"]) == (
+        "call",
+        "a.outer",
+        "running",
+        2,
+    )
     bus.finish(outer, "a.outer", "c", error="network")
     assert bus.runs() == []
 
@@ -108,7 +120,11 @@ def test_calls_beyond_the_limit_are_only_counted(bus: FakeBus) -> None:
     for _ in range(MAX_CALLS + 5):
         bus.finish(bus.start("a", "r"), "a", "r")
     output = bus.timeline("r")
-    assert (len(output["calls"]), output["callsLeftOut"], output["callCount"]) == (MAX_CALLS, 5, MAX_CALLS + 5)
+    assert (len(output["calls"]), output["callsLeftOut"], output["callCount"]) == (
+        MAX_CALLS,
+        5,
+        MAX_CALLS + 5,
+    )
 
 
 def test_an_agent_sees_its_own_runs(bus: FakeBus) -> None:

@@ -22,7 +22,12 @@ def test_a_span_is_one_line_with_its_outcome(tmp_path: Path) -> None:
         fields["agent"] = "default"
     log.close()
     (line,) = read_lines(tmp_path / "logs" / "onetool.log")
-    assert (line["name"], line["status"], line["correlation_id"], line["agent"]) == ("run", "ok", "c1", "default")
+    assert (line["name"], line["status"], line["correlation_id"], line["agent"]) == (
+        "run",
+        "ok",
+        "c1",
+        "default",
+    )
     assert line["duration_ms"] >= 0
 
 

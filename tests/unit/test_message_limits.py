@@ -1,4 +1,6 @@
-"""Message limits: sizes are checked before parsing, long strings are sent separately, and reading is paced."""
+"""Message limits: sizes are checked before parsing, long strings are sent separately, and reading
+is paced.
+"""
 
 import json
 from typing import Any
@@ -50,7 +52,10 @@ def test_a_line_over_a_limit_is_not_parsed() -> None:
 
 
 def test_long_strings_are_extracted_and_restored() -> None:
-    value = {"args": ["x" * 2000, 5], "kwargs": {"a": {"b": ["é" * 3000, "short"]}, "c": "\ud800" * 1024}}
+    value = {
+        "args": ["x" * 2000, 5],
+        "kwargs": {"a": {"b": ["é" * 3000, "short"]}, "c": "\ud800" * 1024},
+    }
     before = json.loads(json.dumps(value))
     paths, text = messages.take_strings(value)
     assert len(json.dumps(value)) < 200
@@ -59,7 +64,8 @@ def test_long_strings_are_extracted_and_restored() -> None:
 
 
 @pytest.mark.parametrize(
-    "paths", [[[["x"], 1]], [[["a"], 9]], [[["a"], -1]], [[[], 1]], [["a", 1, 2]], [5], [[["b"], 1]]]
+    "paths",
+    [[[["x"], 1]], [[["a"], 9]], [[["a"], -1]], [[[], 1]], [["a", 1, 2]], [5], [[["b"], 1]]],
 )
 def test_strings_with_an_invalid_path_are_rejected(paths: Any) -> None:
     with pytest.raises((ValueError, TypeError, LookupError)):
@@ -67,7 +73,8 @@ def test_strings_with_an_invalid_path_are_rejected(paths: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"=x", b"=x y", b"=x -1", b"=x 262145", b"=x " + b"1" * 5000, "=x ²".encode(), b"=\xff 1"]
+    "line",
+    [b"=x", b"=x y", b"=x -1", b"=x 262145", b"=x " + b"1" * 5000, "=x ²".encode(), b"=\xff 1"],
 )
 def test_an_invalid_header_is_rejected(line: bytes) -> None:
     with pytest.raises((messages.TooLarge, UnicodeDecodeError)):
@@ -116,7 +123,17 @@ def test_both_ends_of_an_oversized_message_are_kept() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_events_are_complete_in_any_chunks(size: int, end: bytes) -> None:
-    lines = [b"event: message", b'data: {"a":1}', b"", b"data: [1,", b"data: 2]", b"id: 5", b"", b": ping", b""]
+    lines = [
+        b"event: message",
+        b'data: {"a":1}',
+        b"",
+        b"data: [1,",
+        b"data: 2]",
+        b"id: 5",
+        b"",
+        b": ping",
+        b"",
+    ]
     stream, whole = end.join(lines) + end, _EventSplitter()
     found = [event for chunk in messages.split_bytes(stream, size) for event in whole.add(chunk)]
     assert [event.strip() for event in found] == [

@@ -12,7 +12,8 @@ from onetool.core.bus.events import CallFinished, RunFinished
 from onetool.server.http.metrics import BUCKETS, MAX_TOOLS, OTHER, Metrics
 
 SAMPLE = re.compile(
-    r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})? (?P<value>\S+)'
+    r'(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>(?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\[\\"n])*",?)*)\})?'
+    r" (?P<value>\S+)"
 )
 LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\\n]|\\[\\"n])*)"')
 
@@ -31,7 +32,10 @@ def parse_samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], flo
         else:
             match = SAMPLE.fullmatch(line)
             assert match, line
-            assert match["name"].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") == family
+            assert (
+                match["name"].removesuffix("_bucket").removesuffix("_sum").removesuffix("_count")
+                == family
+            )
             key = match["name"], frozenset(LABEL.findall(match["labels"] or ""))
             assert key not in found
             found[key] = float(match["value"])
@@ -79,7 +83,10 @@ def test_histogram_buckets_are_cumulative(app: App) -> None:
     for seconds in (0.0, 0.005, 0.0051, 3, 1e9):
         app.onetool.bus.events.emit(CallFinished(1, "sample.give", context, seconds, None))
     bounds = [*map(str, BUCKETS), "+Inf"]
-    counts = [get_value(metrics, "onetool_tool_call_seconds_bucket", agent="default", le=bound) for bound in bounds]
+    counts = [
+        get_value(metrics, "onetool_tool_call_seconds_bucket", agent="default", le=bound)
+        for bound in bounds
+    ]
     assert counts == sorted(counts)
     assert (counts[0], counts[1], counts[-1]) == (2, 3, 5)
 
@@ -88,7 +95,16 @@ def test_labels_are_escaped_and_agents_are_separate(app: App) -> None:
     metrics = Metrics(app.onetool)
     app.call("sample.give", agent='odd"\\\n')
     app.call("sample.give")
-    assert get_value(metrics, "onetool_tool_calls_total", agent=r"odd\"\\\n", tool="sample.give", outcome="ok") == 1
+    assert (
+        get_value(
+            metrics,
+            "onetool_tool_calls_total",
+            agent=r"odd\"\\\n",
+            tool="sample.give",
+            outcome="ok",
+        )
+        == 1
+    )
     assert 'agent="default"' not in metrics.text('odd"\\\n')
     assert "onetool_http_requests_total" not in metrics.text("default")
 
@@ -101,9 +117,13 @@ def test_the_number_of_series_is_bounded(app: App) -> None:
         app.call(f"many.tool{number}")
         app.call(f"none.tool{number}")
     context = app.onetool.context()
-    app.onetool.bus.events.emit(CallFinished(1, "sample.give", context, 0.1, "an error of somebody's own"))
+    app.onetool.bus.events.emit(
+        CallFinished(1, "sample.give", context, 0.1, "an error of somebody's own")
+    )
     names = {
-        dict(labels)["tool"] for name, labels in parse_samples(metrics.text()) if name == "onetool_tool_calls_total"
+        dict(labels)["tool"]
+        for name, labels in parse_samples(metrics.text())
+        if name == "onetool_tool_calls_total"
     }
     assert len(names) == MAX_TOOLS + 1
     outcomes = {dict(labels).get("outcome") for _, labels in parse_samples(metrics.text())}
@@ -114,13 +134,23 @@ def test_aliases_and_python_names_count_for_the_tool() -> None:
     with open_app({"aliases": {"g": "sample.give"}}, [give]) as app:
         metrics = Metrics(app.onetool)
         app.call("g")
-        assert get_value(metrics, "onetool_tool_calls_total", agent="default", tool="sample.give", outcome="ok") == 1
+        assert (
+            get_value(
+                metrics,
+                "onetool_tool_calls_total",
+                agent="default",
+                tool="sample.give",
+                outcome="ok",
+            )
+            == 1
+        )
 
 
 def test_runs_that_started_earlier_are_not_counted(app: App) -> None:
     metrics = Metrics(app.onetool)
     app.onetool.bus.events.emit(RunFinished(77, app.onetool.context(), 1.0, None))
     assert get_value(metrics, "onetool_runs_in_flight", agent="default") == 0
-    assert ("onetool_runs_total", frozenset({("agent", "default"), ("outcome", "ok")})) not in parse_samples(
-        metrics.text()
-    )
+    assert (
+        "onetool_runs_total",
+        frozenset({("agent", "default"), ("outcome", "ok")}),
+    ) not in parse_samples(metrics.text())

@@ -16,7 +16,15 @@ from typing import Any
 import anyio
 import pytest
 from hypothesis import given, strategies as st
-from tests.http_support import Certificate, Page, ReceivedRequest, Site, page, send_response, serve_site
+from tests.http_support import (
+    Certificate,
+    Page,
+    ReceivedRequest,
+    Site,
+    page,
+    send_response,
+    serve_site,
+)
 from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
@@ -37,18 +45,26 @@ def other() -> Iterator[Site]:
 
 
 def send(
-    url: str, *, rules: HostRules = LOOPBACK, resolve: Resolve | None = None, method: str = "GET", **options: Any
+    url: str,
+    *,
+    rules: HostRules = LOOPBACK,
+    resolve: Resolve | None = None,
+    method: str = "GET",
+    **options: Any,
 ) -> Response:
     """Send a request with a new client."""
     sent = {
-        name: options.pop(name) for name in ("headers", "content", "credentials", "secret_query") if name in options
+        name: options.pop(name)
+        for name in ("headers", "content", "credentials", "secret_query")
+        if name in options
     }
 
     async def run() -> Response:
         net = Net(rules, resolve=resolve)
         try:
             return await net.send(
-                Request(method, url, **sent), **{"timeout": TIMEOUT_SECONDS, "max_bytes": LIMIT, **options}
+                Request(method, url, **sent),
+                **{"timeout": TIMEOUT_SECONDS, "max_bytes": LIMIT, **options},
             )
         finally:
             await net.close()
@@ -75,7 +91,7 @@ def add_redirect(site: Site, to: str, status: int = 302) -> str:
     return site.url(path)
 
 
-# --- requests ----------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def test_a_request_is_sent_unchanged(site: Site) -> None:
@@ -112,8 +128,19 @@ def test_an_empty_post_has_a_content_length(site: Site) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        *[("Host", "evil.com"), ("content-length", "5"), ("Transfer-Encoding", "chunked"), ("CONNECTION", "close")],
-        *[("X-A", "a\r\nX-B: b"), ("X-A", "a\nb"), ("X-A", "a\0"), ("X-A", "a\x7f"), ("X-A", "\ud800")],
+        *[
+            ("Host", "evil.com"),
+            ("content-length", "5"),
+            ("Transfer-Encoding", "chunked"),
+            ("CONNECTION", "close"),
+        ],
+        *[
+            ("X-A", "a\r\nX-B: b"),
+            ("X-A", "a\nb"),
+            ("X-A", "a\0"),
+            ("X-A", "a\x7f"),
+            ("X-A", "\ud800"),
+        ],
         *[
             ("X A", "a"),
             ("", "a"),
@@ -125,7 +152,9 @@ def test_an_empty_post_has_a_content_length(site: Site) -> None:
         ],
     ],
 )
-def test_a_header_that_would_change_the_request_is_rejected(site: Site, header: tuple[str, str]) -> None:
+def test_a_header_that_would_change_the_request_is_rejected(
+    site: Site, header: tuple[str, str]
+) -> None:
     with pytest.raises(ArgumentError) as rejected:
         send(site.url(), headers=[header])
     assert not site.requests
@@ -156,7 +185,7 @@ def test_proxies_and_passwords_of_the_environment_are_ignored(
     assert site.last.header("authorization") is None
 
 
-# --- hosts and addresses -----------------------------------------------------------------------------------
+# --- hosts and addresses --------------------------------------------------------------------------
 
 
 def test_a_host_that_is_not_allowed_is_not_resolved() -> None:
@@ -164,26 +193,48 @@ def test_a_host_that_is_not_allowed_is_not_resolved() -> None:
         raise AssertionError("the host was resolved")
 
     assert (
-        get_failure_reason("http://b.example/", rules=HostRules(("a.example",)), resolve=resolve) == "host_not_allowed"
+        get_failure_reason("http://b.example/", rules=HostRules(("a.example",)), resolve=resolve)
+        == "host_not_allowed"
     )
 
 
 @pytest.mark.parametrize(
     "addresses",
-    [["127.0.0.1"], ["10.0.0.1"], ["8.8.8.8", "127.0.0.1"], ["::ffff:127.0.0.1"], ["64:ff9b::7f00:1"], ["fe80::1%lo"]],
+    [
+        ["127.0.0.1"],
+        ["10.0.0.1"],
+        ["8.8.8.8", "127.0.0.1"],
+        ["::ffff:127.0.0.1"],
+        ["64:ff9b::7f00:1"],
+        ["fe80::1%lo"],
+    ],
 )
 def test_a_host_with_a_private_address_is_rejected(addresses: list[str]) -> None:
     rules = HostRules(("a.example",))
-    assert get_failure_reason("http://a.example/", rules=rules, resolve=resolve_to(*addresses)) == "address_not_allowed"
+    assert (
+        get_failure_reason("http://a.example/", rules=rules, resolve=resolve_to(*addresses))
+        == "address_not_allowed"
+    )
 
 
 def test_localhost_is_rejected(site: Site) -> None:
-    assert get_failure_reason(site.url(host="localhost"), rules=HostRules(("localhost",))) == "address_not_allowed"
-    assert send(site.url(host="localhost"), rules=HostRules(("localhost",), allow_private_addresses=True)).status == 200
+    assert (
+        get_failure_reason(site.url(host="localhost"), rules=HostRules(("localhost",)))
+        == "address_not_allowed"
+    )
+    assert (
+        send(
+            site.url(host="localhost"),
+            rules=HostRules(("localhost",), allow_private_addresses=True),
+        ).status
+        == 200
+    )
     assert len(site.requests) == 1
 
 
-def test_a_host_is_resolved_once_and_the_checked_address_is_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_is_resolved_once_and_the_checked_address_is_used(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers = [
         ["127.0.0.1"],
         ["127.0.0.2"],
@@ -196,21 +247,31 @@ def test_a_host_is_resolved_once_and_the_checked_address_is_used(site: Site, mon
         asked.append(host)
         return answers.pop(0)
 
-    assert send(site.url(host="a.example"), rules=HostRules(("a.example",)), resolve=rebinding).status == 200
+    assert (
+        send(site.url(host="a.example"), rules=HostRules(("a.example",)), resolve=rebinding).status
+        == 200
+    )
     assert asked == ["a.example"]
     assert site.last.header("host") == f"a.example:{site.port}"
 
 
 def test_the_next_address_is_tried_if_the_first_does_not_respond(site: Site) -> None:
-    assert send(site.url(host="a.example"), resolve=resolve_to("127.0.0.9", "127.0.0.1")).status == 200
+    assert (
+        send(site.url(host="a.example"), resolve=resolve_to("127.0.0.9", "127.0.0.1")).status == 200
+    )
 
 
 def test_strict_rules_do_not_reuse_connections_of_permissive_rules(site: Site) -> None:
     async def run() -> None:
-        net = Net(HostRules(("a.example",), allow_private_addresses=True), resolve=resolve_to("127.0.0.1"))
+        net = Net(
+            HostRules(("a.example",), allow_private_addresses=True), resolve=resolve_to("127.0.0.1")
+        )
         request = Request("GET", site.url(host="a.example"))
         await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
-        for rules in (HostRules(("a.example",)), HostRules(("b.example",), allow_private_addresses=True)):
+        for rules in (
+            HostRules(("a.example",)),
+            HostRules(("b.example",), allow_private_addresses=True),
+        ):
             with pytest.raises(NetworkError, match="not"):
                 await net.send(request, timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=(rules,))
         await net.close()
@@ -220,19 +281,25 @@ def test_strict_rules_do_not_reuse_connections_of_permissive_rules(site: Site) -
 
 
 def test_rules_of_a_call_cannot_extend_those_of_the_client(site: Site) -> None:
-    assert get_failure_reason(site.url(), rules=HostRules(), follow_redirects=True) == "host_not_allowed"
+    assert (
+        get_failure_reason(site.url(), rules=HostRules(), follow_redirects=True)
+        == "host_not_allowed"
+    )
 
     async def run() -> None:
         with pytest.raises(NetworkError, match="not allowed"):
             await Net(HostRules()).send(
-                Request("GET", site.url()), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT, rules=(LOOPBACK,)
+                Request("GET", site.url()),
+                timeout=TIMEOUT_SECONDS,
+                max_bytes=LIMIT,
+                rules=(LOOPBACK,),
             )
 
     anyio.run(run)
     assert not site.requests
 
 
-# --- TLS ---------------------------------------------------------------------------------------------------
+# --- TLS ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -257,7 +324,9 @@ def test_a_certificate_for_another_name_is_rejected_before_sending(secure: Site)
     assert not secure.requests
 
 
-def test_an_untrusted_certificate_is_rejected(secure: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_untrusted_certificate_is_rejected(
+    secure: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     assert get_failure_reason(secure.url()) == "connect"
     assert not secure.requests
@@ -278,7 +347,9 @@ def test_cancelling_during_the_handshake_closes_the_connection() -> None:
             net = Net(LOOPBACK)
             url = f"https://127.0.0.1:{listener.getsockname()[1]}/"
             async with anyio.create_task_group() as group:
-                group.start_soon(lambda: net.send(Request("GET", url), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT))
+                group.start_soon(
+                    lambda: net.send(Request("GET", url), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
+                )
                 connection, _ = await anyio.to_thread.run_sync(listener.accept)
                 hello = await anyio.to_thread.run_sync(connection.recv, 1 << 16)
                 assert hello
@@ -290,7 +361,7 @@ def test_cancelling_during_the_handshake_closes_the_connection() -> None:
         assert anyio.run(run) == b""
 
 
-# --- redirects ---------------------------------------------------------------------------------------------
+# --- redirects ------------------------------------------------------------------------------------
 
 
 def test_redirects_are_followed_unless_disabled(site: Site) -> None:
@@ -338,27 +409,47 @@ def test_each_redirect_is_checked_like_the_first_request(site: Site, to: str, wh
     assert len(site.requests) == 1
 
 
-def test_the_address_behind_a_redirect_is_checked_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_behind_a_redirect_is_checked_too(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("onetool.net.hosts.is_public", lambda address: address == "127.0.0.1")
 
     async def resolve(host: str, _port: int) -> Sequence[str]:
         return ["127.0.0.1" if host == "a.example" else "127.0.0.2"]
 
     start = add_redirect(site, site.url(host="b.example")).replace("127.0.0.1", "a.example")
-    assert get_failure_reason(start, rules=HostRules(("*.example",)), resolve=resolve) == "address_not_allowed"
+    assert (
+        get_failure_reason(start, rules=HostRules(("*.example",)), resolve=resolve)
+        == "address_not_allowed"
+    )
     start = add_redirect(site, site.url(host="127.0.0.2")).replace("127.0.0.1", "a.example")
-    assert get_failure_reason(start, rules=HostRules(("*",)), resolve=resolve) == "address_not_allowed"
+    assert (
+        get_failure_reason(start, rules=HostRules(("*",)), resolve=resolve) == "address_not_allowed"
+    )
     assert len(site.requests) == 2
 
 
-CREDENTIALS = [("Authorization", "Bearer x"), ("cookie", "a=1"), ("Proxy-Authorization", "y"), ("X-Key", "k")]
+CREDENTIALS = [
+    ("Authorization", "Bearer x"),
+    ("cookie", "a=1"),
+    ("Proxy-Authorization", "y"),
+    ("X-Key", "k"),
+]
 
 
-def test_credentials_are_dropped_for_other_origins_and_not_restored(site: Site, other: Site) -> None:
+def test_credentials_are_dropped_for_other_origins_and_not_restored(
+    site: Site, other: Site
+) -> None:
     back = add_redirect(other, site.url("/echo"))
-    send(add_redirect(site, back), headers=[*CREDENTIALS, ("X-Plain", "p")], credentials=frozenset({"x-key"}))
+    send(
+        add_redirect(site, back),
+        headers=[*CREDENTIALS, ("X-Plain", "p")],
+        credentials=frozenset({"x-key"}),
+    )
     first, last = site.requests
-    assert [first.header(name.lower()) for name, _ in CREDENTIALS] == [value for _, value in CREDENTIALS]
+    assert [first.header(name.lower()) for name, _ in CREDENTIALS] == [
+        value for _, value in CREDENTIALS
+    ]
     for received in (other.last, last):
         assert {received.header(name.lower()) for name, _ in CREDENTIALS} == {None}
         assert received.header("x-plain") == "p"
@@ -366,24 +457,40 @@ def test_credentials_are_dropped_for_other_origins_and_not_restored(site: Site, 
 
 def test_credentials_are_kept_for_redirects_within_the_origin(site: Site) -> None:
     send(add_redirect(site, "/echo"), headers=CREDENTIALS, credentials=frozenset({"x-key"}))
-    assert [site.last.header(name.lower()) for name, _ in CREDENTIALS] == [value for _, value in CREDENTIALS]
+    assert [site.last.header(name.lower()) for name, _ in CREDENTIALS] == [
+        value for _, value in CREDENTIALS
+    ]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
 def test_a_redirected_post_becomes_a_get_without_body(site: Site, other: Site, status: int) -> None:
-    send(add_redirect(site, other.url(), status), method="POST", content=OLD_CONTENT, headers=[("Content-Type", "a/b")])
-    assert (other.last.method, other.last.body, other.last.header("content-type")) == ("GET", b"", None)
+    send(
+        add_redirect(site, other.url(), status),
+        method="POST",
+        content=OLD_CONTENT,
+        headers=[("Content-Type", "a/b")],
+    )
+    assert (other.last.method, other.last.body, other.last.header("content-type")) == (
+        "GET",
+        b"",
+        None,
+    )
     assert other.last.header("content-length") is None
 
 
-@pytest.mark.parametrize(("method", "status"), [("POST", 307), ("POST", 308), ("PUT", 302), ("PATCH", 301)])
+@pytest.mark.parametrize(
+    ("method", "status"), [("POST", 307), ("POST", 308), ("PUT", 302), ("PATCH", 301)]
+)
 def test_a_repeated_request_keeps_its_body_only_within_the_origin(
     site: Site, other: Site, method: str, status: int
 ) -> None:
     send(add_redirect(site, "/echo", status), method=method, content=OLD_CONTENT)
     assert (site.last.method, site.last.body) == (method, OLD_CONTENT)
     assert (
-        get_failure_reason(add_redirect(site, other.url(), status), method=method, content=OLD_CONTENT) == "redirects"
+        get_failure_reason(
+            add_redirect(site, other.url(), status), method=method, content=OLD_CONTENT
+        )
+        == "redirects"
     )
     assert not other.requests
 
@@ -393,7 +500,7 @@ def test_a_redirected_head_stays_a_head(site: Site) -> None:
     assert [received.method for received in site.requests] == ["HEAD", "HEAD"]
 
 
-# --- size limits -------------------------------------------------------------------------------------------
+# --- size limits ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", [f"/bytes/{LIMIT}", f"/stream/{LIMIT}", f"/gzip/{LIMIT}"])
@@ -401,7 +508,9 @@ def test_a_body_of_exactly_the_limit_is_read(site: Site, path: str) -> None:
     assert len(send(site.url(path)).body) == LIMIT
 
 
-@pytest.mark.parametrize("path", [f"/bytes/{LIMIT + 1}", f"/stream/{LIMIT + 1}", f"/gzip/{LIMIT + 1}", "/bomb/100000"])
+@pytest.mark.parametrize(
+    "path", [f"/bytes/{LIMIT + 1}", f"/stream/{LIMIT + 1}", f"/gzip/{LIMIT + 1}", "/bomb/100000"]
+)
 def test_a_body_over_the_limit_is_rejected_in_every_encoding(site: Site, path: str) -> None:
     assert get_failure_reason(site.url(path)) == "too_large"
 
@@ -444,11 +553,13 @@ def test_too_many_headers_are_rejected(site: Site) -> None:
 
 
 def test_a_head_response_may_announce_more_than_the_limit(site: Site) -> None:
-    site.pages["/large"] = stream_forever(b"HTTP/1.1 200 x\r\nContent-Length: 99999999\r\n\r\n", b"")
+    site.pages["/large"] = stream_forever(
+        b"HTTP/1.1 200 x\r\nContent-Length: 99999999\r\n\r\n", b""
+    )
     assert send(site.url("/large"), method="HEAD").header("content-length") == "99999999"
 
 
-# --- compression -------------------------------------------------------------------------------------------
+# --- compression ----------------------------------------------------------------------------------
 
 
 def compress_raw_deflate(data: bytes) -> bytes:
@@ -493,18 +604,30 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("encoding", "body"), DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_or_doubly_compressed_body_is_an_error(site: Site, encoding: str, body: bytes) -> None:
+def test_a_damaged_or_doubly_compressed_body_is_an_error(
+    site: Site, encoding: str, body: bytes
+) -> None:
     site.pages["/packed"] = page(body, ("Content-Encoding", encoding))
     assert get_failure_reason(site.url("/packed")) == "protocol"
 
 
 @pytest.mark.slow
-@given(st.binary(max_size=5000), st.lists(st.integers(1, 400), max_size=40), st.sampled_from(["gzip", "zlib", "raw"]))
-def test_a_compressed_body_is_read_the_same_in_any_chunks(data: bytes, sizes: list[int], form: str) -> None:
+@given(
+    st.binary(max_size=5000),
+    st.lists(st.integers(1, 400), max_size=40),
+    st.sampled_from(["gzip", "zlib", "raw"]),
+)
+def test_a_compressed_body_is_read_the_same_in_any_chunks(
+    data: bytes, sizes: list[int], form: str
+) -> None:
     from onetool.net.response_body import read_body
 
     packed = (
-        gzip.compress(data) if form == "gzip" else zlib.compress(data) if form == "zlib" else compress_raw_deflate(data)
+        gzip.compress(data)
+        if form == "gzip"
+        else zlib.compress(data)
+        if form == "zlib"
+        else compress_raw_deflate(data)
     )
 
     async def chunks() -> Any:
@@ -518,7 +641,7 @@ def test_a_compressed_body_is_read_the_same_in_any_chunks(data: bytes, sizes: li
     assert anyio.run(read_body, chunks(), encoding, LIMIT) == data
 
 
-# --- timeouts ----------------------------------------------------------------------------------------------
+# --- timeouts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -554,7 +677,11 @@ def test_cancelling_closes_the_connection(site: Site) -> None:
     async def run() -> None:
         net = Net(LOOPBACK)
         async with anyio.create_task_group() as group:
-            group.start_soon(lambda: net.send(Request("GET", site.url("/drip-body")), timeout=60, max_bytes=LIMIT))
+            group.start_soon(
+                lambda: net.send(
+                    Request("GET", site.url("/drip-body")), timeout=60, max_bytes=LIMIT
+                )
+            )
             assert await anyio.to_thread.run_sync(site.asked.wait, TIMEOUT_SECONDS)
             group.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(site.hung_up.wait, TIMEOUT_SECONDS)
@@ -563,7 +690,7 @@ def test_cancelling_closes_the_connection(site: Site) -> None:
     anyio.run(run)
 
 
-# --- errors ------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def find_closed_port() -> int:
@@ -576,11 +703,16 @@ def test_only_unsent_requests_have_the_reason_connect(site: Site) -> None:
     assert get_failure_reason("http://a.example/", resolve=resolve_to()) == "connect"
     for path in ("/hang-up", "/cut", "/garbage"):
         assert get_failure_reason(site.url(path)) == "protocol"
-    assert get_failure_reason(add_redirect(site, f"http://127.0.0.1:{find_closed_port()}/")) == "redirects"
+    assert (
+        get_failure_reason(add_redirect(site, f"http://127.0.0.1:{find_closed_port()}/"))
+        == "redirects"
+    )
 
 
 def test_a_response_in_another_protocol_is_an_error(site: Site) -> None:
-    site.pages["/upgrade"] = stream_forever(b"HTTP/1.1 101 x\r\nUpgrade: foo\r\nConnection: Upgrade\r\n\r\n", b"")
+    site.pages["/upgrade"] = stream_forever(
+        b"HTTP/1.1 101 x\r\nUpgrade: foo\r\nConnection: Upgrade\r\n\r\n", b""
+    )
     assert get_failure_reason(site.url("/upgrade")) == "protocol"
 
 
@@ -610,7 +742,10 @@ def test_secret_parameters_are_redacted_in_errors_and_responses(site: Site, path
     rules = HostRules(("127.0.0.1",), allow_private_addresses=True)
     try:
         output = send(
-            url, rules=rules, secret_query=frozenset({"key"}), timeout=0.5 if path == "/never" else TIMEOUT_SECONDS
+            url,
+            rules=rules,
+            secret_query=frozenset({"key"}),
+            timeout=0.5 if path == "/never" else TIMEOUT_SECONDS,
         ).url
     except ToolError as error:
         output = f"{error.message} {error.fields}"
@@ -619,7 +754,9 @@ def test_secret_parameters_are_redacted_in_errors_and_responses(site: Site, path
 
 
 @pytest.mark.parametrize("is_upstream", [False, True], ids=["net", "upstream"])
-def test_no_log_has_urls_or_headers(site: Site, caplog: pytest.LogCaptureFixture, is_upstream: bool) -> None:
+def test_no_log_has_urls_or_headers(
+    site: Site, caplog: pytest.LogCaptureFixture, is_upstream: bool
+) -> None:
     for name in ("", "httpx2", "httpcore2"):  # as in a program that logs all that happens
         caplog.set_level(logging.DEBUG, name)
     cookie = ("Set-Cookie", f"id={SECRET}")
@@ -640,7 +777,7 @@ def test_no_log_has_urls_or_headers(site: Site, caplog: pytest.LogCaptureFixture
     assert SECRET not in caplog.text
 
 
-# --- connections -------------------------------------------------------------------------------------------
+# --- connections ----------------------------------------------------------------------------------
 
 
 def test_connections_are_reused_and_closed_at_the_end() -> None:
@@ -691,7 +828,9 @@ def test_concurrent_requests_do_not_mix() -> None:
         net, seen = Net(LOOPBACK), []
 
         async def one(number: int) -> None:
-            url = site.url(f"/echo?n={number}" if number % 3 else f"/redirect-to?url=/echo?n={number}")
+            url = site.url(
+                f"/echo?n={number}" if number % 3 else f"/redirect-to?url=/echo?n={number}"
+            )
             response = await net.send(Request("GET", url), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
             assert json.loads(response.body)["query"] == {"n": [str(number)]}
             seen.append(response.url)
@@ -729,7 +868,11 @@ def test_closing_does_not_wait_and_does_not_stop_active_requests() -> None:
         net, answers = Net(LOOPBACK), []
 
         async def one() -> None:
-            answers.append(await net.send(Request("GET", site.url("/wait")), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT))
+            answers.append(
+                await net.send(
+                    Request("GET", site.url("/wait")), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT
+                )
+            )
 
         async with anyio.create_task_group() as group:
             group.start_soon(one)
@@ -746,12 +889,15 @@ def test_closing_does_not_wait_and_does_not_stop_active_requests() -> None:
 
 def test_the_http_library_is_imported_with_the_first_request() -> None:
     heavy = "{'httpx2', 'httpcore2', 'ssl'}"
-    code = f"import sys; from onetool.net import HostRules, Net; Net(HostRules()); print({heavy} & set(sys.modules))"
+    code = (
+        f"import sys; from onetool.net import HostRules, Net; Net(HostRules()); print({heavy} &"
+        " set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() in {"set()", "{'ssl'}"}  # asyncio imports ssl
 
 
-# --- text --------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def decode_text(body: bytes, content_type: str) -> str:
@@ -790,10 +936,19 @@ def test_decoding_text_never_fails(body: bytes, charset: str) -> None:
     assert isinstance(decode_text(body, charset), str)
 
 
-# --- OneTool's own servers -----------------------------------------------------------------------------------------
+# --- OneTool's own servers ------------------------------------------------------------------------
 
 
-OWN_HOSTS = ("127.0.0.1", "127.8.9.10", "0.0.0.0", "localhost", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:0:0]")
+OWN_HOSTS = (
+    "127.0.0.1",
+    "127.8.9.10",
+    "0.0.0.0",
+    "localhost",
+    "[::1]",
+    "[::]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:0:0]",
+)
 
 
 @pytest.mark.parametrize("host", [*OWN_HOSTS, "own.example", "lan.example"])
@@ -805,7 +960,11 @@ def test_onetool_servers_are_rejected_under_every_local_name(site: Site, host: s
     async def run() -> None:
         net = Net(LOOPBACK, resolve=resolve, own_ports=lambda: {site.port})
         with pytest.raises(NetworkError, match="is a OneTool server") as failed:
-            await net.send(Request("GET", f"http://{host}:{site.port}/"), timeout=TIMEOUT_SECONDS, max_bytes=LIMIT)
+            await net.send(
+                Request("GET", f"http://{host}:{site.port}/"),
+                timeout=TIMEOUT_SECONDS,
+                max_bytes=LIMIT,
+            )
         assert failed.value.reason == "address_not_allowed"
         await net.close()
 

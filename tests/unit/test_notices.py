@@ -36,7 +36,9 @@ def send(directory: Path, message: Any, file: str = "notes.yaml") -> str:
 def test_a_full_file_rejects_messages(tmp_path: Path) -> None:
     known = topics(("**", "notes.yaml"))
     publish(known, NoticeFiles(tmp_path, 1000), "notes", "x" * 600, at_noon)
-    with pytest.raises(StorageError, match=r"the file is full \(notify.max_file_bytes is 1000\)\nHint: move") as caught:
+    with pytest.raises(
+        StorageError, match=r"the file is full \(notify.max_file_bytes is 1000\)\nHint: move"
+    ) as caught:
         publish(known, NoticeFiles(tmp_path, 1000), "notes", "x" * 600, at_noon)
     assert caught.value.file == str(tmp_path / "notes.yaml")
     assert len(read_documents(tmp_path / "notes.yaml")) == 1
@@ -60,12 +62,17 @@ def read_documents(file: Path) -> list[Any]:
 
 def test_a_message_is_appended_as_a_yaml_document(tmp_path: Path) -> None:
     answer = publish(
-        topics(("notes", "notes.yaml")), NoticeFiles(tmp_path), "notes", "Remember to review PR #123", at_noon
+        topics(("notes", "notes.yaml")),
+        NoticeFiles(tmp_path),
+        "notes",
+        "Remember to review PR #123",
+        at_noon,
     )
 
     assert answer == "OK: notes -> notes.yaml"
-    assert (tmp_path / "notes.yaml").read_text() == (
-        '---\ntopic: notes\ntime: "2025-11-15T12:00:00Z"\nmessage: "Remember to review PR #123"\n'
+    assert (
+        (tmp_path / "notes.yaml").read_text()
+        == '---\ntopic: notes\ntime: "2025-11-15T12:00:00Z"\nmessage: "Remember to review PR #123"\n'
     )
     send(tmp_path, {"done": [1, 2]})
     assert [each["message"] for each in read_documents(tmp_path / "notes.yaml")] == [
@@ -112,16 +119,23 @@ def test_one_star_matches_between_colons_and_two_stars_match_across(
 def test_the_first_matching_pattern_wins(tmp_path: Path) -> None:
     known = topics(("todo:*", "todo.yaml"), ("**", "rest.yaml"), ("todo:home", "never.yaml"))
 
-    assert publish(known, NoticeFiles(tmp_path), "todo:home", "x", at_noon) == "OK: todo:home -> todo.yaml"
+    assert (
+        publish(known, NoticeFiles(tmp_path), "todo:home", "x", at_noon)
+        == "OK: todo:home -> todo.yaml"
+    )
     assert publish(known, NoticeFiles(tmp_path), "other", "x", at_noon) == "OK: other -> rest.yaml"
 
 
 def test_a_hostile_pattern_takes_linear_time(tmp_path: Path) -> None:
     def publish_with_stars(stars: int) -> None:
         known = topics(("*a" * stars + "b", "n.yaml"))
-        assert publish(known, NoticeFiles(tmp_path), "a" * 200, "x", at_noon) == "SKIP: no matching topic"
+        assert (
+            publish(known, NoticeFiles(tmp_path), "a" * 200, "x", at_noon)
+            == "SKIP: no matching topic"
+        )
 
-    # Trying all distributions of the topic over the stars would take hundreds of thousands of times as long.
+    # Trying all distributions of the topic over the stars would take hundreds of thousands of times
+    # as long.
     few, many = (measure_seconds(partial(publish_with_stars, stars), times=20) for stars in (1, 4))
     assert many < 8 * few
 
@@ -131,13 +145,19 @@ def test_the_length_of_a_topic_is_limited(tmp_path: Path) -> None:
         publish((), NoticeFiles(tmp_path), "x" * 501, "x", at_noon)
 
 
-def test_relative_files_are_in_the_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_files_are_in_the_data_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     send(tmp_path / "folder", "a", "deep/er/notes.yaml")
     send(tmp_path / "folder", "b", str(tmp_path / "absolute.yaml"))
     send(tmp_path / "folder", "c", "~/mine.yaml")
 
-    for path, message in (("folder/deep/er/notes.yaml", "a"), ("absolute.yaml", "b"), ("home/mine.yaml", "c")):
+    for path, message in (
+        ("folder/deep/er/notes.yaml", "a"),
+        ("absolute.yaml", "b"),
+        ("home/mine.yaml", "c"),
+    ):
         assert read_documents(tmp_path / path)[0]["message"] == message
 
 
@@ -155,18 +175,31 @@ def test_a_file_without_a_final_line_break_stays_readable(tmp_path: Path) -> Non
     assert len(read_documents(tmp_path / "notes.yaml")) == 2
 
 
-plain = st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans() | st.none()
+plain = (
+    st.text(st.characters(exclude_categories=["Cs"])) | st.integers() | st.booleans() | st.none()
+)
 
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=20)
-@given(st.lists(st.recursive(plain, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc:-# "), inner))))
-def test_every_message_is_read_back_unchanged(tmp_path_factory: pytest.TempPathFactory, messages: list[Any]) -> None:
+@given(
+    st.lists(
+        st.recursive(
+            plain, lambda inner: st.lists(inner) | st.dictionaries(st.text("abc:-# "), inner)
+        )
+    )
+)
+def test_every_message_is_read_back_unchanged(
+    tmp_path_factory: pytest.TempPathFactory, messages: list[Any]
+) -> None:
     directory = tmp_path_factory.mktemp("notify")
     for message in ["---\n...\n", *messages]:
         send(directory, message)
 
-    assert [each["message"] for each in read_documents(directory / "notes.yaml")] == ["---\n...\n", *messages]
+    assert [each["message"] for each in read_documents(directory / "notes.yaml")] == [
+        "---\n...\n",
+        *messages,
+    ]
 
 
 def test_the_size_of_a_message_is_limited(tmp_path: Path) -> None:
@@ -197,7 +230,9 @@ from onetool.state.notices import NoticeFiles, publish
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])), "notes", "x" * 5000, lambda: 0.0)
 """
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
 
     assert "StorageError: cannot write the message to" in done.stderr
     assert "File too large" in done.stderr
@@ -208,7 +243,9 @@ publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])),
 def test_a_lock_is_released_when_its_process_dies(tmp_path: Path) -> None:
     code = "import sys, time; from pathlib import Path; from onetool.util.locks import locked\n"
     code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE
+    ) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == b"held\n"
         holder.kill()

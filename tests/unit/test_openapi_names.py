@@ -100,7 +100,10 @@ def test_an_argument_name_is_a_python_identifier(name: str, argument: str) -> No
 
 def test_a_second_argument_with_a_name_gets_its_location() -> None:
     taken = names.UniqueNames("_")
-    made = [names.to_argument_name("id", location, taken) for location in ("path", "header", "body", "body", "body")]
+    made = [
+        names.to_argument_name("id", location, taken)
+        for location in ("path", "header", "body", "body", "body")
+    ]
     assert made == ["id", "id_header", "id_body", "id_body_2", "id_body_3"]
 
 
@@ -115,7 +118,9 @@ def test_a_second_argument_with_a_name_gets_its_location() -> None:
         ("api-1forge", "key", "API_1FORGE_KEY"),
     ],
 )
-def test_a_secret_is_named_after_the_bundle_and_the_scheme(bundle: str, scheme: str, secret: str) -> None:
+def test_a_secret_is_named_after_the_bundle_and_the_scheme(
+    bundle: str, scheme: str, secret: str
+) -> None:
     assert names.to_secret_name(bundle, scheme) == secret
 
 

@@ -33,7 +33,10 @@ paths:
 
 def test_yaml_is_read_as_yaml_1_2() -> None:
     found = to_bundle(YAML)
-    assert [(slug, version) for slug, version, _ in found.tools] == [("on", "12"), ("post-things", "12")]
+    assert [(slug, version) for slug, version, _ in found.tools] == [
+        ("on", "12"),
+        ("post-things", "12"),
+    ]
     assert found.tools[1][2]["argSchema"]["properties"]["q"]["description"] == 'Default: "no".'
 
 
@@ -54,7 +57,9 @@ def test_the_bundle_has_the_metadata_of_the_document() -> None:
 
 
 def test_problems_are_safe_to_print() -> None:
-    found = import_document(build_document({}, paths={"/\x1b[31m": {"trace": {}}, "/a": {"get": {}}}))
+    found = import_document(
+        build_document({}, paths={"/\x1b[31m": {"trace": {}}, "/a": {"get": {}}})
+    )
     assert found.problems == ["TRACE /: TRACE is not supported, because it reveals credentials"]
 
 
@@ -109,12 +114,14 @@ def test_a_circular_path_reference_is_a_problem() -> None:
 
 def test_webhooks_and_extensions_are_ignored() -> None:
     found = import_document(
-        build_document({}, webhooks={"x": {"post": {}}}, paths={"/a": {"get": {}}, "x-b": {"get": {}}})
+        build_document(
+            {}, webhooks={"x": {"post": {}}}, paths={"/a": {"get": {}}, "x-b": {"get": {}}}
+        )
     )
     assert [slug for slug, _, _ in found.tools] == ["get-a"]
 
 
-# --- expensive documents -------------------------------------------------------------------------------------------
+# --- expensive documents --------------------------------------------------------------------------
 
 
 def schema_ref(name: object) -> dict[str, str]:
@@ -131,15 +138,24 @@ def schema_ref(name: object) -> dict[str, str]:
         {"A": {"properties": {f"p{n}": schema_ref("A") for n in range(1_000)}}},
         {"A": schema_ref(0), **{str(n): schema_ref(n + 1) for n in range(10_000)}},
         {"A": {"properties": {f"p{n}": schema_ref(n) for n in range(500)}}}
-        | {str(n): {"properties": {f"q{m}": schema_ref((n * m) % 500) for m in range(100)}} for n in range(500)},
+        | {
+            str(n): {"properties": {f"q{m}": schema_ref((n * m) % 500) for m in range(100)}}
+            for n in range(500)
+        },
     ],
 )
 def test_exponentially_growing_schemas_are_limited(schemas: Any) -> None:
     places = [{"name": "f", "in": "query", "style": "deepObject", "schema": schema_ref("A")}]
     body = {"content": {"application/x-www-form-urlencoded": {"schema": schema_ref("A")}}}
     json_body = {"content": {"application/json": {"schema": schema_ref("A")}}}
-    item = {"get": {"parameters": places}, "post": {"requestBody": body}, "put": {"requestBody": json_body}}
-    found = import_document(build_document({}, paths={"/a": item, "/b": {"get": {}}}, components={"schemas": schemas}))
+    item = {
+        "get": {"parameters": places},
+        "post": {"requestBody": body},
+        "put": {"requestBody": json_body},
+    }
+    found = import_document(
+        build_document({}, paths={"/a": item, "/b": {"get": {}}}, components={"schemas": schemas})
+    )
     assert len(json.dumps(found.tools)) < 2_000_000
 
 
@@ -147,11 +163,16 @@ def test_exponentially_growing_schemas_are_limited(schemas: Any) -> None:
 @pytest.mark.slow
 def test_many_operations_with_one_name_are_renamed_quickly() -> None:
     paths = {f"/{n}": {"get": {"operationId": "x" * 64}} for n in range(3_000)}
-    assert len({slug for slug, _, _ in import_document(build_document({}, paths=paths)).tools}) == 3_000
+    assert (
+        len({slug for slug, _, _ in import_document(build_document({}, paths=paths)).tools})
+        == 3_000
+    )
 
 
 @pytest.mark.slow
-def test_a_small_document_that_expands_too_much_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_document_that_expands_too_much_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("onetool.sources.bundles.openapi.schemas.MAX_WORK", 10_000)
     schemas = {"A": {"properties": {f"p{n}": {"type": "string"} for n in range(100)}}}
     operation = {"requestBody": {"content": {"application/json": {"schema": schema_ref("A")}}}}
@@ -161,7 +182,7 @@ def test_a_small_document_that_expands_too_much_is_rejected(monkeypatch: pytest.
     assert caught.value.code == "too_large"
 
 
-# --- arbitrary input -----------------------------------------------------------------------------------------------
+# --- arbitrary input ------------------------------------------------------------------------------
 
 
 def is_valid(found: BundleImport) -> bool:
@@ -233,16 +254,33 @@ WORDS = st.sampled_from(
         "/a/{a}",
     ]
 )
-SCALARS = st.one_of(WORDS, st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5))
+SCALARS = st.one_of(
+    WORDS, st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)
+)
 ANYTHING = st.recursive(
     SCALARS,
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(WORDS, inner, max_size=5)),
     max_leaves=25,
 )
 PARAMETER = st.fixed_dictionaries(
-    {"name": SCALARS, "in": st.sampled_from(["query", "path", "header", "cookie", "body", "formData", 3])},
-    optional={"schema": ANYTHING, "content": ANYTHING, "style": WORDS, "explode": SCALARS, "required": SCALARS}
-    | {"type": WORDS, "items": ANYTHING, "collectionFormat": WORDS, "example": ANYTHING, "description": SCALARS},
+    {
+        "name": SCALARS,
+        "in": st.sampled_from(["query", "path", "header", "cookie", "body", "formData", 3]),
+    },
+    optional={
+        "schema": ANYTHING,
+        "content": ANYTHING,
+        "style": WORDS,
+        "explode": SCALARS,
+        "required": SCALARS,
+    }
+    | {
+        "type": WORDS,
+        "items": ANYTHING,
+        "collectionFormat": WORDS,
+        "example": ANYTHING,
+        "description": SCALARS,
+    },
 )
 OPERATION = st.fixed_dictionaries(
     {},
@@ -254,7 +292,11 @@ OPERATION = st.fixed_dictionaries(
         "parameters": st.one_of(st.lists(PARAMETER, max_size=4), ANYTHING),
         "requestBody": st.one_of(
             st.fixed_dictionaries(
-                {"content": st.dictionaries(WORDS, st.fixed_dictionaries({"schema": ANYTHING}), max_size=2)}
+                {
+                    "content": st.dictionaries(
+                        WORDS, st.fixed_dictionaries({"schema": ANYTHING}), max_size=2
+                    )
+                }
             ),
             ANYTHING,
         ),
@@ -269,21 +311,43 @@ DOCUMENT = st.fixed_dictionaries(
             st.dictionaries(
                 st.sampled_from(["/a", "/a/{a}", "/{b}/${c}", "x-a", "", "/?a=1#b", "/..", "/%"]),
                 st.one_of(
-                    st.dictionaries(st.sampled_from(["get", "post", "trace", "parameters"]), OPERATION), ANYTHING
+                    st.dictionaries(
+                        st.sampled_from(["get", "post", "trace", "parameters"]), OPERATION
+                    ),
+                    ANYTHING,
                 ),
                 max_size=3,
             ),
             ANYTHING,
         )
     },
-    optional={"info": ANYTHING, "components": ANYTHING, "definitions": ANYTHING, "securityDefinitions": ANYTHING}
-    | {"security": ANYTHING, "servers": ANYTHING, "host": SCALARS, "basePath": SCALARS, "schemes": ANYTHING},
+    optional={
+        "info": ANYTHING,
+        "components": ANYTHING,
+        "definitions": ANYTHING,
+        "securityDefinitions": ANYTHING,
+    }
+    | {
+        "security": ANYTHING,
+        "servers": ANYTHING,
+        "host": SCALARS,
+        "basePath": SCALARS,
+        "schemes": ANYTHING,
+    },
 )
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], deadline=None)
-@given(DOCUMENT, st.sampled_from([{"openapi": "3.0.0"}, {"openapi": "3.1.0"}, {"swagger": "2.0"}]), SCALARS)
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    deadline=None,
+)
+@given(
+    DOCUMENT,
+    st.sampled_from([{"openapi": "3.0.0"}, {"openapi": "3.1.0"}, {"swagger": "2.0"}]),
+    SCALARS,
+)
 def test_any_document_is_imported_or_rejected(document: Any, version: Any, title: Any) -> None:
     text = json.dumps({"info": {"title": title, "version": title}, **document, **version})
     found: BundleImport | None = None

@@ -22,14 +22,35 @@ from onetool.util.context import permissions
 from onetool_child.data import MAX_DEPTH
 
 ANY_TEXT = st.text(st.characters())  # with lone surrogates
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY_TEXT
-DATA = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=20)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | ANY_TEXT
+)
+DATA = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=20
+)
 NASTY = st.text(
-    st.sampled_from("[]{}\"',:&*!|>-?#%@`\\ \n\t~0123456789eE+.uxdabc\u0085\u2028\ufeff\0\x7f"), max_size=60
+    st.sampled_from("[]{}\"',:&*!|>-?#%@`\\ \n\t~0123456789eE+.uxdabc\u0085\u2028\ufeff\0\x7f"),
+    max_size=60,
 )
 SCHEMAS = st.recursive(
-    st.sampled_from([{}, {"type": "object"}, {"$ref": "#"}, {"pattern": "(a+)+$"}, {"enum": [1, "a"]}, {"type": 1}]),
-    lambda inner: st.builds(lambda part: {"not": part}, inner) | st.builds(lambda part: {"items": part}, inner),
+    st.sampled_from(
+        [
+            {},
+            {"type": "object"},
+            {"$ref": "#"},
+            {"pattern": "(a+)+$"},
+            {"enum": [1, "a"]},
+            {"type": 1},
+        ]
+    ),
+    lambda inner: (
+        st.builds(lambda part: {"not": part}, inner)
+        | st.builds(lambda part: {"items": part}, inner)
+    ),
     max_leaves=3,
 )
 
@@ -42,7 +63,7 @@ def find_error(parse: Callable[..., Any], *args: Any) -> ArgumentError | None:
     return None
 
 
-# --- json -----------------------------------------------------------------------------------------------------------
+# --- json -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -83,7 +104,7 @@ def test_the_depth_limit_is_exact(depth: int, objects: bool) -> None:
             json_tools.parse(text)
 
 
-# --- yaml -----------------------------------------------------------------------------------------------------------
+# --- yaml -----------------------------------------------------------------------------------------
 
 
 @given(ANY_TEXT | NASTY)
@@ -93,7 +114,7 @@ def test_any_text_is_yaml_or_an_error_with_the_reason(text: str) -> None:
     assert error is None or (error.field == "yaml" and re.match(r"yaml:\d+: ", error.message))
 
 
-# --- schemas --------------------------------------------------------------------------------------------------------
+# --- schemas --------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -115,7 +136,11 @@ def test_rejected_data_is_truncated_in_the_error(schema: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("schema", "fits", "fits_not"),
     [
-        ({"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}}, "[1, 2]", "[1, null]"),
+        (
+            {"$defs": {"n": {"type": "integer"}}, "items": {"$ref": "#/$defs/n"}},
+            "[1, 2]",
+            "[1, null]",
+        ),
         ({"pattern": "^a+$"}, '"aaa"', '"aab"'),
         ({"uniqueItems": True}, "[1, 2]", "[1, 1]"),
         ({"pattern": "^é$"}, '\ufeff"é"', '"e"'),
@@ -159,7 +184,7 @@ def test_a_schema_that_is_too_deep_or_too_large_is_rejected() -> None:
         assert caught.value.field == "schema"
 
 
-# --- test reports ---------------------------------------------------------------------------------------------------
+# --- test reports ---------------------------------------------------------------------------------
 
 
 def parse_report(text: str | bytes) -> SuiteReport:
@@ -175,8 +200,14 @@ def suite(*cases: str, tests: int | str | None = None) -> str:
 
 
 def test_a_test_that_is_listed_twice_is_counted_once() -> None:
-    failed = '<testcase file="a.py" classname="a" name="t"><failure message="no">a.py:3: Error</failure></testcase>'
-    again = '<testcase file="a.py" classname="a" name="t"><error message="failed on teardown">x</error></testcase>'
+    failed = (
+        '<testcase file="a.py" classname="a" name="t"><failure message="no">a.py:3:'
+        " Error</failure></testcase>"
+    )
+    again = (
+        '<testcase file="a.py" classname="a" name="t"><error message="failed on'
+        ' teardown">x</error></testcase>'
+    )
     report = parse_report(suite(failed, again))
     assert (report.passed, report.failed, report.skipped) == (0, 1, 0)
     assert report.failures[0].message == "no\nfailed on teardown"
@@ -210,16 +241,20 @@ def test_a_link_is_rejected_as_a_report(tmp_path: Path) -> None:
         parse_junit(tmp_path / "link.xml")
 
 
-XML = st.lists(st.sampled_from(["<", ">", "/", "testcase", "failure", " name='", "' ", "&", ";", "x", "\0"])).map(
-    "".join
-)
-MIX = st.lists(st.sampled_from(["1", " ", "test", "s", ", ", "0 failures", "\n", "  1) x", "     ", "a:1"])).map(
-    "".join
-)
+XML = st.lists(
+    st.sampled_from(["<", ">", "/", "testcase", "failure", " name='", "' ", "&", ";", "x", "\0"])
+).map("".join)
+MIX = st.lists(
+    st.sampled_from(["1", " ", "test", "s", ", ", "0 failures", "\n", "  1) x", "     ", "a:1"])
+).map("".join)
 
 
 @pytest.mark.slow
-@given(ANY_TEXT | XML | st.lists(XML).map(lambda cases: suite(*(f"<testcase>{case}</testcase>" for case in cases))))
+@given(
+    ANY_TEXT
+    | XML
+    | st.lists(XML).map(lambda cases: suite(*(f"<testcase>{case}</testcase>" for case in cases)))
+)
 @settings(deadline=None)
 def test_any_text_is_a_report_or_rejected(text: str) -> None:
     with suppress(ReportError):
@@ -237,7 +272,10 @@ def test_any_output_of_mix_is_a_report_or_rejected(text: str) -> None:
 
 
 def test_results_of_an_umbrella_project_are_added_up() -> None:
-    output = "==> one\n3 tests, 0 failures\n==> two\n1 property, 4 tests, 2 failures, 1 excluded, 1 invalid\n"
+    output = (
+        "==> one\n3 tests, 0 failures\n==> two\n1 property, 4 tests, 2 failures, 1 excluded, 1"
+        " invalid\n"
+    )
     assert get_counts(parse_mix(output)) == (4, 3, 1)
 
 
@@ -245,10 +283,12 @@ def test_colors_are_ignored() -> None:
     assert get_counts(parse_mix("\x1b[32m3 tests, 0 failures\x1b[0m\n")) == (3, 0, 0)
 
 
-# --- ripgrep --------------------------------------------------------------------------------------------------------
+# --- ripgrep --------------------------------------------------------------------------------------
 
 NAMES = st.text(st.sampled_from("ab/:\n1é"), max_size=8).map(lambda name: f"/folder/{name}.txt")
-CONTENTS = st.binary(max_size=30).map(lambda content: content.replace(b"\n", b"").replace(b"\0", b""))
+CONTENTS = st.binary(max_size=30).map(
+    lambda content: content.replace(b"\n", b"").replace(b"\0", b"")
+)
 
 
 def split_at(data: bytes, cuts: Iterable[int]) -> list[bytes]:
@@ -256,10 +296,17 @@ def split_at(data: bytes, cuts: Iterable[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(places)]
 
 
-@given(st.lists(st.tuples(NAMES, st.integers(1), st.integers(1), CONTENTS)), st.lists(st.integers(0, 500)))
-def test_output_is_parsed_the_same_in_any_chunks(matches: list[tuple[str, int, int, bytes]], cuts: list[int]) -> None:
+@given(
+    st.lists(st.tuples(NAMES, st.integers(1), st.integers(1), CONTENTS)),
+    st.lists(st.integers(0, 500)),
+)
+def test_output_is_parsed_the_same_in_any_chunks(
+    matches: list[tuple[str, int, int, bytes]], cuts: list[int]
+) -> None:
     found = _OutputParser(1000, b"/folder")
-    lines = [f"{name}\0{line}:{column}:".encode() + content for name, line, column, content in matches]
+    lines = [
+        f"{name}\0{line}:{column}:".encode() + content for name, line, column, content in matches
+    ]
     remark = b"/folder/x.bin: WARNING: stopped searching binary file after match"
     for piece in split_at(b"".join(line + b"\n" for line in [*lines, remark]), cuts):
         found(piece)

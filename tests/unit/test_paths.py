@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from onetool.settings.paths import Directories, agent_files, extension_files, find_directories, resolve_path
+from onetool.settings.paths import (
+    Directories,
+    agent_files,
+    extension_files,
+    find_directories,
+    resolve_path,
+)
 
 
 @pytest.fixture
@@ -34,7 +40,10 @@ def test_a_trusted_project_directory_holds_data(home: Path, work: Path) -> None:
     (work / ".onetool").mkdir()
     directories = find_directories({}, work, None, home)
     assert directories.project == work / ".onetool"
-    assert (directories.data, make_trusted(directories).data) == (home / ".onetool", work / ".onetool")
+    assert (directories.data, make_trusted(directories).data) == (
+        home / ".onetool",
+        work / ".onetool",
+    )
 
 
 def test_a_project_is_looked_for_up_to_the_root_of_the_repository(home: Path, work: Path) -> None:
@@ -108,7 +117,10 @@ def test_the_config_option_overrides_the_environment(home: Path, work: Path) -> 
 def test_a_config_file_is_relative_to_the_current_directory(home: Path, work: Path) -> None:
     (work / "elsewhere").mkdir()
     directories = find_directories({"OT_CWD": "elsewhere"}, work, Path("my.yaml"), home)
-    assert (directories.working_dir, directories.config_file) == (work / "elsewhere", work / "my.yaml")
+    assert (directories.working_dir, directories.config_file) == (
+        work / "elsewhere",
+        work / "my.yaml",
+    )
 
 
 def test_the_home_directory_is_used_only_once(home: Path) -> None:
@@ -127,7 +139,9 @@ def test_a_link_to_the_home_directory_is_used_once(home: Path, tmp_path: Path) -
     assert find_directories({}, tmp_path / "link", None, home).project is None
 
 
-def test_a_config_file_in_the_user_directory_replaces_the_default_file(home: Path, work: Path) -> None:
+def test_a_config_file_in_the_user_directory_replaces_the_default_file(
+    home: Path, work: Path
+) -> None:
     (home / ".onetool").mkdir()
     directories = find_directories({}, work, home / ".onetool" / "other.yaml", home)
     assert directories.layers == (home / ".onetool",)
@@ -163,7 +177,13 @@ def test_files_are_found_in_the_project_first(home: Path, work: Path) -> None:
 
 
 def test_agents_and_extensions_are_listed_in_order(work: Path) -> None:
-    for name in ("agents/b.yml", "agents/a.yaml", "agents/.hidden.yml", "agents/c.txt", "tools/x/x_tools.py"):
+    for name in (
+        "agents/b.yml",
+        "agents/a.yaml",
+        "agents/.hidden.yml",
+        "agents/c.txt",
+        "tools/x/x_tools.py",
+    ):
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text("")
     (work / "tools" / "x" / "helper.py").write_text("")

@@ -2,7 +2,12 @@
 
 import pytest
 
-from onetool.sources.extensions.pep723 import ScriptHeader, extract_blocks, find_problem, parse_header
+from onetool.sources.extensions.pep723 import (
+    ScriptHeader,
+    extract_blocks,
+    find_problem,
+    parse_header,
+)
 
 # The example of the PEP, with code around it.
 REFERENCE = """\
@@ -30,7 +35,10 @@ def parse_data(source: str) -> dict[str, object]:
 
 
 def test_the_example_of_the_pep_is_read() -> None:
-    assert parse_data(REFERENCE) == {"requires-python": ">=3.11", "dependencies": ["requests<3", "rich"]}
+    assert parse_data(REFERENCE) == {
+        "requires-python": ">=3.11",
+        "dependencies": ["requests<3", "rich"],
+    }
 
 
 def test_line_ends_of_windows_make_no_difference() -> None:
@@ -99,7 +107,9 @@ def test_an_almost_valid_header_is_reported_with_the_expected_form(source: str) 
     assert "`# /// script`" in str(find_problem(source))
 
 
-@pytest.mark.parametrize("source", ["", "x = 1\n", "  # /// script\n  # a = 1\n  # ///\n", "# script\n# ///\n"])
+@pytest.mark.parametrize(
+    "source", ["", "x = 1\n", "  # /// script\n  # a = 1\n  # ///\n", "# script\n# ///\n"]
+)
 def test_a_file_without_a_header_has_no_problem(source: str) -> None:
     assert parse_header(source) is None
     assert find_problem(source) is None

@@ -23,9 +23,13 @@ from onetool.util.context import Effect, Permission
 
 SCHEMA = Schema.from_json(ANY_OBJECT)
 EFFECTS = st.none() | st.frozensets(st.sampled_from(Effect), min_size=1)
-VALUES = st.sampled_from(["me/site", "you/site", "", 1, 1.0, True, None, ["me/site"], {"a": 1}, {"a": True}])
+VALUES = st.sampled_from(
+    ["me/site", "you/site", "", 1, 1.0, True, None, ["me/site"], {"a": 1}, {"a": True}]
+)
 ARGUMENTS = st.dictionaries(st.sampled_from(["repo", "force"]), VALUES)
-PATTERNS = st.dictionaries(st.sampled_from(["repo", "force"]), st.sampled_from(["me/*", "*", 1, True, {"a": 1}]))
+PATTERNS = st.dictionaries(
+    st.sampled_from(["repo", "force"]), st.sampled_from(["me/*", "*", 1, True, {"a": 1}])
+)
 RULES = st.lists(
     st.fixed_dictionaries(
         {"decision": st.sampled_from(["allow", "ask", "deny"])},
@@ -48,7 +52,7 @@ def make_policy(policy: Any) -> Policy:
     return Policy.from_settings(Agent(policy=policy))
 
 
-# --- rules -------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=150)
@@ -77,7 +81,9 @@ def expect_match(rule: Mapping[str, Any], tool: Tool, args: Mapping[str, Any]) -
         if isinstance(expected, str):
             if not isinstance(value, str) or not fnmatchcase(value, expected):
                 return False
-        elif json.dumps(expected) != json.dumps(1 if value == 1.0 and type(value) is float else value):
+        elif json.dumps(expected) != json.dumps(
+            1 if value == 1.0 and type(value) is float else value
+        ):
             return False
     return True
 
@@ -112,7 +118,9 @@ def test_a_policy_that_denies_everything_leaves_discovery_and_results() -> None:
 
 
 def test_an_argument_with_its_own_permission_adds_an_effect() -> None:
-    stats = make_tool("ot.stats", "read", argument_permissions={"output": frozenset({Permission.WRITE})})
+    stats = make_tool(
+        "ot.stats", "read", argument_permissions={"output": frozenset({Permission.WRITE})}
+    )
     policy = make_policy("ask-writes")
     assert policy.decide(stats, {"output": ""}).decision == "allow"
     assert policy.decide(stats, {"output": "report.html"}).decision == "ask"
@@ -121,23 +129,37 @@ def test_an_argument_with_its_own_permission_adds_an_effect() -> None:
 
 
 def test_a_rule_also_matches_the_name_as_code_spells_it() -> None:
-    policy = make_policy([{"tools": "my_crm.add_note", "decision": "deny"}, {"tools": "other_crm", "decision": "ask"}])
-    decisions = [policy.decide(make_tool(name, "write"), {}).decision for name in ("my-crm.add-note", "other-crm.a")]
+    policy = make_policy(
+        [
+            {"tools": "my_crm.add_note", "decision": "deny"},
+            {"tools": "other_crm", "decision": "ask"},
+        ]
+    )
+    decisions = [
+        policy.decide(make_tool(name, "write"), {}).decision
+        for name in ("my-crm.add-note", "other-crm.a")
+    ]
     assert decisions == ["deny", "ask"]
 
 
 def test_a_denial_names_the_rule_and_the_setting() -> None:
     tool = make_tool("gh.delete", "write")
-    ruling = make_policy([{"tools": "gh.*", "effect": "write", "decision": "deny"}]).decide(tool, {})
-    assert str(make_denial(tool, ruling, "ci")) == (
-        "agent ci may not call gh.delete: rule 1 of its policy denies {tools: gh.*, effect: write}\n"
-        "Hint: a person can change agents.ci.policy in onetool.yaml"
+    ruling = make_policy([{"tools": "gh.*", "effect": "write", "decision": "deny"}]).decide(
+        tool, {}
+    )
+    assert (
+        str(make_denial(tool, ruling, "ci"))
+        == "agent ci may not call gh.delete: rule 1 of its policy denies {tools: gh.*, effect:"
+        " write}\nHint: a person can change agents.ci.policy in onetool.yaml"
     )
 
 
-# --- guarded -----------------------------------------------------------------------------------------------
+# --- guarded --------------------------------------------------------------------------------------
 
-MAIL = {"permissions": frozenset({Permission.NETWORK}), "labels": frozenset({"private", "untrusted"})}
+MAIL = {
+    "permissions": frozenset({Permission.NETWORK}),
+    "labels": frozenset({"private", "untrusted"}),
+}
 FETCH = make_tool("http.get", "read", "external", permissions=frozenset({Permission.NETWORK}))
 FILE = make_tool("fs.read", permissions=frozenset({Permission.READ}))
 
@@ -157,7 +179,10 @@ def test_private_and_untrusted_data_together_make_a_call_asked(first: Tool) -> N
 
 
 def test_a_service_is_read_without_questions_and_written_with_one() -> None:
-    read, send = make_tool("mail.read", "read", "external", **MAIL), make_tool("mail.send", "write", "external", **MAIL)
+    read, send = (
+        make_tool("mail.read", "read", "external", **MAIL),
+        make_tool("mail.send", "write", "external", **MAIL),
+    )
     labels = SessionLabels()
     assert not is_asked(labels, send, to="ada")
     labels.record(read, {"id": 1})
@@ -174,7 +199,9 @@ def test_untrusted_text_makes_a_change_at_a_private_source_asked() -> None:
     forward, labels = make_tool("mail.forward", "write", "external", **MAIL), SessionLabels()
     labels.record(FETCH, {})
     assert is_asked(labels, forward, id=1)
-    assert not is_asked(labels, make_tool("form.post", "write", "external", labels=frozenset()), id=1)
+    assert not is_asked(
+        labels, make_tool("form.post", "write", "external", labels=frozenset()), id=1
+    )
 
 
 def test_an_answer_of_a_language_model_is_not_text_from_outside() -> None:
@@ -216,9 +243,14 @@ def test_the_memory_of_a_session_is_bounded() -> None:
 
 def test_a_tool_that_declares_nothing_has_both_labels() -> None:
     assert get_labels(make_tool("a.b")) == {"private", "untrusted"}
-    assert get_labels(make_tool("a.b", permissions=frozenset({Permission.NETWORK}))) == {"untrusted"}
+    assert get_labels(make_tool("a.b", permissions=frozenset({Permission.NETWORK}))) == {
+        "untrusted"
+    }
     assert get_labels(make_tool("a.b", permissions=frozenset({Permission.READ}))) == {"private"}
-    assert get_labels(make_tool("a.b", "write", permissions=frozenset({Permission.WRITE}))) == frozenset()
+    assert (
+        get_labels(make_tool("a.b", "write", permissions=frozenset({Permission.WRITE})))
+        == frozenset()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -236,15 +268,21 @@ def test_ordinary_tasks_are_rarely_asked_about(outcome: Outcome) -> None:
     assert len(outcome.asked) / outcome.ordinary <= 0.02
 
 
-# --- onetool agents check ----------------------------------------------------------------------------------
+# --- onetool agents check -------------------------------------------------------------------------
 
 
 def test_a_call_is_checked_without_making_it(tmp_path: Path) -> None:
-    configure(tmp_path / ".onetool", "agents: {default: {permissions: [read, write], policy: ask-writes}, guest: {}}")
+    configure(
+        tmp_path / ".onetool",
+        "agents: {default: {permissions: [read, write], policy: ask-writes}, guest: {}}",
+    )
     asked = run_cli(tmp_path, "agents", "check", "fs.write('a.txt', content='x')")
     assert (asked.returncode, asked.stdout) == (
         3,
-        "ask: the policy ask-writes asks for calls that write or execute\ntool: fs.write\neffects: write\n",
+        (
+            "ask: the policy ask-writes asks for calls that write or execute\ntool:"
+            " fs.write\neffects: write\n"
+        ),
     )
     assert not (tmp_path / "a.txt").exists()
     denied = run_cli(tmp_path, "agents", "check", "fs.read('a.txt')", "--agent", "guest", "--json")

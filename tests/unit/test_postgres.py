@@ -39,7 +39,9 @@ def open_state(postgres_url: str, tmp_path: Path) -> Iterator[Callable[..., Stat
     """Yield a function that opens the state as one more replica does."""
     opened: list[State] = []
 
-    def open_replica(key: str = KEY, url: str = postgres_url, changes: Changes | None = None) -> State:
+    def open_replica(
+        key: str = KEY, url: str = postgres_url, changes: Changes | None = None
+    ) -> State:
         state = open_postgres(url, key, tmp_path / f"cache-{len(opened)}", changes=changes)
         opened.append(state)
         return state
@@ -68,10 +70,19 @@ def test_servers_that_migrate_at_once_wait_for_each_other(postgres_url: str) -> 
         assert list(pool.map(start, range(4))) == [VERSION] * 4
 
 
-def test_a_newer_schema_is_rejected_and_not_changed_and_a_compatible_one_is_used(postgres_url: str) -> None:
+def test_a_newer_schema_is_rejected_and_not_changed_and_a_compatible_one_is_used(
+    postgres_url: str,
+) -> None:
     added = Migration("ALTER TABLE pins_added ADD COLUMN more text", compatible=1)
-    compatible = (*MIGRATIONS, Migration("CREATE TABLE pins_added (name text)", compatible=1), added)
-    breaking = (*compatible, Migration("ALTER TABLE pins_added DROP COLUMN more", compatible=len(compatible) + 1))
+    compatible = (
+        *MIGRATIONS,
+        Migration("CREATE TABLE pins_added (name text)", compatible=1),
+        added,
+    )
+    breaking = (
+        *compatible,
+        Migration("ALTER TABLE pins_added DROP COLUMN more", compatible=len(compatible) + 1),
+    )
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         migrate(connection, "it")
         migrate(connection, "it", compatible)
@@ -79,7 +90,10 @@ def test_a_newer_schema_is_rejected_and_not_changed_and_a_compatible_one_is_used
             assert older.select("SELECT count(*) FROM pins_added") == [(0,)]
         migrate(connection, "it", breaking)
         before = read_tables(postgres_url)
-        with Database(postgres_url, KEY) as older, pytest.raises(ToolError, match="was written by a newer OneTool"):
+        with (
+            Database(postgres_url, KEY) as older,
+            pytest.raises(ToolError, match="was written by a newer OneTool"),
+        ):
             older.select("SELECT 1")
         with pytest.raises(ToolError, match="was written by a newer OneTool"):
             migrate(connection, "it")
@@ -118,26 +132,41 @@ def test_each_role_can_do_what_it_needs_and_nothing_else(
         get_database(state).execute("CREATE TABLE onetool.more (id integer)")
     with Database(postgres_server.url(name, worker), KEY) as of_worker:
         assert of_worker.select("SELECT count(*) FROM chunks") == [(0,)]  # none of its own
-        of_worker.execute("INSERT INTO chunks (handle, part, number, data) VALUES ('h', 'txt', 0, 'x')")
+        of_worker.execute(
+            "INSERT INTO chunks (handle, part, number, data) VALUES ('h', 'txt', 0, 'x')"
+        )
         assert of_worker.select("SELECT handle FROM chunks") == [("h",)]
         for table in ("keys", "runs", "documents", "audit"):
             with pytest.raises(StorageError, match="permission denied"):
                 of_worker.select(f"SELECT * FROM {table}")
         with pytest.raises(StorageError, match="row-level security"):
             of_worker.execute(
-                "INSERT INTO chunks (handle, part, number, data, writer) VALUES ('i', 'txt', 0, 'x', ?)", (replica,)
+                "INSERT INTO chunks (handle, part, number, data, writer) VALUES ('i', 'txt', 0,"
+                " 'x', ?)",
+                (replica,),
             )
     assert StoredResults.open(state, Output()).load(handle) == "of the replica"
 
 
-def test_tokens_that_were_written_without_the_key_are_rejected(open_state: Callable[..., State]) -> None:
+def test_tokens_that_were_written_without_the_key_are_rejected(
+    open_state: Callable[..., State],
+) -> None:
     state = open_state(KEY)
     for name in ("raised", "copied", "kept"):
         assert state.tokens.create(Token(name=name, hash=f"hash of {name}")) == ()
-    assert [token.hash for token in state.tokens.apply([])] == ["hash of copied", "hash of kept", "hash of raised"]
-    raised, kept = "version = version + 1 WHERE name = 'raised'", "SELECT content FROM documents WHERE name = 'kept'"
+    assert [token.hash for token in state.tokens.apply([])] == [
+        "hash of copied",
+        "hash of kept",
+        "hash of raised",
+    ]
+    raised, kept = (
+        "version = version + 1 WHERE name = 'raised'",
+        "SELECT content FROM documents WHERE name = 'kept'",
+    )
     get_database(state).execute(f"UPDATE documents SET content = content || 'x'::bytea, {raised}")
-    get_database(state).execute(f"UPDATE documents SET content = ({kept}), version = version + 1 WHERE name = 'copied'")
+    get_database(state).execute(
+        f"UPDATE documents SET content = ({kept}), version = version + 1 WHERE name = 'copied'"
+    )
     get_database(state).execute("INSERT INTO documents VALUES ('tokens', 'forged', 1, 'forged')")
     forged = Token(name="forged", hash="hash of the settings")
     assert [token.name for token in state.tokens.apply([forged])] == ["kept"]
@@ -152,12 +181,16 @@ def test_snippets_and_pins_that_were_written_without_the_key_are_rejected(
     state.pins.update("gh", lambda _: {"read": {"hash": "1"}})
     state.pins.update("other", lambda _: {"write": {"hash": "2"}})
     database = get_database(state)
-    assert b"secret" not in b"".join(row[0] for row in database.select("SELECT content FROM documents"))
-    database.execute(
-        "UPDATE documents SET content = (SELECT content FROM documents WHERE name = 'other'), version = version + 1 "
-        "WHERE name = 'gh'"
+    assert b"secret" not in b"".join(
+        row[0] for row in database.select("SELECT content FROM documents")
     )
-    database.execute("UPDATE documents SET content = 'forged', version = version + 1 WHERE kind = 'snippets'")
+    database.execute(
+        "UPDATE documents SET content = (SELECT content FROM documents WHERE name = 'other'),"
+        " version = version + 1 WHERE name = 'gh'"
+    )
+    database.execute(
+        "UPDATE documents SET content = 'forged', version = version + 1 WHERE kind = 'snippets'"
+    )
     replica = open_state(KEY)
     for read in (lambda: replica.pins.get("gh"), replica.snippets.list_all):
         with pytest.raises(StorageError, match="was changed, or was not sealed with"):
@@ -224,7 +257,9 @@ def test_one_of_many_replicas_claims_a_run(open_state: Callable[..., State]) -> 
         assert sum(pool.map(claim, replicas)) == 1
 
 
-def test_rate_limits_and_budgets_are_exact_across_replicas(open_state: Callable[..., State]) -> None:
+def test_rate_limits_and_budgets_are_exact_across_replicas(
+    open_state: Callable[..., State],
+) -> None:
     replicas = [CounterTables(get_database(open_state())) for _ in range(3)]
 
     def take(number: int) -> bool:
@@ -275,7 +310,10 @@ def test_changes_reach_followers_by_notification_and_after_a_lost_connection(
     writer.disabled_tools.set("a.b", on=False)
     assert eventually(lambda: "a.b" in follower.disabled_tools.off(), 2)
     name = postgres_url.rpartition("/")[2]
-    end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND query LIKE '%'"
+    end = (
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' AND query"
+        " LIKE '%'"
+    )
     postgres_server.execute(f"{end} AND pid <> pg_backend_pid()")
     writer = open_state()
     writer.disabled_tools.set("a.c", on=False)
@@ -307,7 +345,9 @@ def test_each_change_is_reported_once_in_each_process_also_in_the_one_that_made_
     known = feeds[1].number("disabled")
     assert 1 <= known - before[1] <= 3
     second.disabled_tools.set("b", on=False)
-    assert eventually(lambda: "b" in first.disabled_tools.off())  # what it had made itself was polled before
+    assert eventually(
+        lambda: "b" in first.disabled_tools.off()
+    )  # what it had made itself was polled before
     assert feeds[0].number("disabled") == before[0] + 4
     wait_for_polls(feeds[1])
     assert feeds[1].number("disabled") == known + 1
@@ -342,7 +382,10 @@ def test_errors_show_no_password() -> None:
     assert caught.value.fields["is_retryable"] is True
     assert "s3cret" not in str(caught.value)
     assert "hid" not in str(caught.value)
-    with Database(url.replace("s3cret", "s3%cret"), KEY) as invalid, pytest.raises(StorageError) as caught:
+    with (
+        Database(url.replace("s3cret", "s3%cret"), KEY) as invalid,
+        pytest.raises(StorageError) as caught,
+    ):
         invalid.select("SELECT 1")
     assert "cret" not in str(caught.value)  # libpq quotes what it cannot decode
 
@@ -354,9 +397,13 @@ def test_a_wrong_clock_of_a_replica_expires_nothing(
     handle = StoredResults.open(exact, output).put("kept", tool="t")["handle"]
     media = Media.open(exact, output).put(b"kept", "image/png", "default")
     session = exact.sessions.create()
-    exact.runs.put_run(RunRecord("r_1", "default", "1", state=RunState.WAITING, expires=exact.runs.now() + 60))
+    exact.runs.put_run(
+        RunRecord("r_1", "default", "1", state=RunState.WAITING, expires=exact.runs.now() + 60)
+    )
     true_time = time.time
-    monkeypatch.setattr(time, "time", lambda: true_time() + 30 * 86_400)  # nothing else of the machine can be wrong
+    monkeypatch.setattr(
+        time, "time", lambda: true_time() + 30 * 86_400
+    )  # nothing else of the machine can be wrong
     ahead = open_state()
     ahead.start()
     assert ahead.wait(TIMEOUT_SECONDS)
@@ -381,7 +428,10 @@ def test_old_records_of_the_audit_log_and_old_messages_are_deleted(
     database, megabyte = get_database(open_state()), "repeat('x', 1 << 20)"
     database.execute(f"INSERT INTO audit (record) SELECT {megabyte} FROM generate_series(1, 120)")
     records = open_state(url=postgres_server.url(name, replica)).audit(Path(), str)
-    records.max_bytes, records.keep = 1 << 20, 0  # a replica cannot delete the last 100 MiB, whatever it asks for
+    records.max_bytes, records.keep = (
+        1 << 20,
+        0,
+    )  # a replica cannot delete the last 100 MiB, whatever it asks for
     records.event("call")
     assert eventually(lambda: database.select("SELECT count(*), min(id) FROM audit") == [(100, 22)])
     records.max_bytes = 1 << 40

@@ -5,7 +5,9 @@ import pytest
 from tests.postgres_support import PostgresServer, run_postgres
 
 
-def test_every_test_has_an_empty_database(postgres_server: PostgresServer, postgres_url: str) -> None:
+def test_every_test_has_an_empty_database(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE TABLE things (id integer)")
         name = connection.info.dbname

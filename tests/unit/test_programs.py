@@ -20,7 +20,9 @@ from onetool_child import confine
 SHELL = "/bin/sh"
 PATH = {"PATH": os.environ["PATH"]}
 LONG = 300.0
-WITH_LANDLOCK = pytest.mark.skipif(not confine.landlock_version(), reason="this kernel has no Landlock")
+WITH_LANDLOCK = pytest.mark.skipif(
+    not confine.landlock_version(), reason="this kernel has no Landlock"
+)
 # A server that runs one program and prints the program's first output.
 SERVER = """
 import asyncio, sys
@@ -47,7 +49,9 @@ def test_output_and_exit_status_are_returned(tmp_path: Path) -> None:
     assert sorted(output.splitlines()) == sorted(["out", "err", str(tmp_path)])
 
 
-def test_a_program_gets_only_the_given_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_gets_only_the_given_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET_OF_THE_SERVER", "xyzzy")
     _, output = run_to_end(Program(["/usr/bin/env"], tmp_path, {"GIVEN": "1"}, TIMEOUT_SECONDS))
     assert output == "GIVEN=1"
@@ -55,7 +59,9 @@ def test_a_program_gets_only_the_given_variables(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("others", [False, True])
 def test_a_program_never_receives_input(tmp_path: Path, others: bool) -> None:
-    ended, output = run_to_end(shell("cat; echo over", tmp_path, 5.0 if others else 0.3, starts_others=others))
+    ended, output = run_to_end(
+        shell("cat; echo over", tmp_path, 5.0 if others else 0.3, starts_others=others)
+    )
     assert (output == "over") == others
     assert ended.timed_out != others
 
@@ -65,7 +71,9 @@ def test_the_signal_that_ended_the_program_is_returned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["/no/such/program"], ["/"], [SHELL, "-c", "x" * 3_000_000]])
-def test_a_program_that_cannot_start_is_an_error_that_names_it(tmp_path: Path, command: list[str]) -> None:
+def test_a_program_that_cannot_start_is_an_error_that_names_it(
+    tmp_path: Path, command: list[str]
+) -> None:
     with pytest.raises(ToolError, match=f"^cannot start {command[0]}: "):
         run_to_end(Program(command, tmp_path, {}, TIMEOUT_SECONDS))
 
@@ -81,7 +89,9 @@ def test_programs_run_concurrently(tmp_path: Path) -> None:
     async def run_both() -> list[Ended]:
         output = Printed()
         scripts = ("cat pipe", "echo hello > pipe")
-        ended = await asyncio.gather(*(run(shell(script, tmp_path), output.add, output.add) for script in scripts))
+        ended = await asyncio.gather(
+            *(run(shell(script, tmp_path), output.add, output.add) for script in scripts)
+        )
         assert output.tail == "hello"
         return ended
 
@@ -95,7 +105,7 @@ def test_the_kept_output_is_bounded(tmp_path: Path) -> None:
     assert 990 < len(output.tail) <= 1000
 
 
-# --- termination ----------------------------------------------------------------------------------------------------
+# --- termination ----------------------------------------------------------------------------------
 
 
 def run_watched(
@@ -113,7 +123,9 @@ def run_watched(
         return bool(stop and stop(printed))
 
     others = "setsid" in script
-    ended = asyncio.run(run(shell(script, cwd, seconds, starts_others=others), read_output, lambda _: None))
+    ended = asyncio.run(
+        run(shell(script, cwd, seconds, starts_others=others), read_output, lambda _: None)
+    )
     return ended, watches[0]
 
 
@@ -125,7 +137,8 @@ def test_a_timeout_kills_the_whole_process_group(tmp_path: Path) -> None:
 
 
 ESCAPES = (
-    "setsid sh -c 'setsid sleep 300 & echo $! > escaped' & while ! [ -s escaped ]; do :; done; echo $$ $(cat escaped)"
+    "setsid sh -c 'setsid sleep 300 & echo $! > escaped' & while ! [ -s escaped ]; do :; done; echo"
+    " $$ $(cat escaped)"
 )
 
 
@@ -141,7 +154,9 @@ def test_a_timeout_kills_processes_that_left_the_group(tmp_path: Path) -> None:
 def test_processes_are_killed_even_if_the_guard_is_stopped(tmp_path: Path) -> None:
     """Wait for the guard: it is ready once it catches SIGCHLD, SIGTERM, SIGINT and SIGHUP."""
     on_its_post = "while ! grep -q '^SigCgt:.*14003$' /proc/$PPID/status; do :; done"
-    ended, watch = run_watched(f"{on_its_post}; kill -STOP $PPID; {ESCAPES}; sleep 300", tmp_path, 2.0)
+    ended, watch = run_watched(
+        f"{on_its_post}; kill -STOP $PPID; {ESCAPES}; sleep 300", tmp_path, 2.0
+    )
     assert ended.timed_out
     with watch:
         assert watch.all_ended()
@@ -170,7 +185,10 @@ def test_a_program_that_closes_its_output_is_killed_at_the_timeout(tmp_path: Pat
 
 def test_the_program_is_killed_when_the_listener_has_enough_output(tmp_path: Path) -> None:
     ended, watch = run_watched(
-        "echo $$; while :; do echo more; done", tmp_path, LONG, stop=lambda printed: "more" in printed
+        "echo $$; while :; do echo more; done",
+        tmp_path,
+        LONG,
+        stop=lambda printed: "more" in printed,
     )
     assert (ended.status, ended.timed_out) == (None, False)
     with watch:
@@ -195,7 +213,9 @@ def test_cancellation_leaves_no_processes(tmp_path: Path, others: bool) -> None:
     async def run_and_cancel() -> ProcessWatch:
         first_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         program = shell(script, tmp_path, LONG, starts_others=others)
-        task = asyncio.ensure_future(run(program, lambda data: first_line.set_result(data.decode()), lambda _: None))
+        task = asyncio.ensure_future(
+            run(program, lambda data: first_line.set_result(data.decode()), lambda _: None)
+        )
         watch = ProcessWatch(map(int, (await first_line).split()))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -210,7 +230,10 @@ def test_cancellation_during_the_start_leaves_no_processes(tmp_path: Path) -> No
     before = list_descendants(os.getpid())
 
     async def start_and_cancel() -> None:
-        tasks = [asyncio.ensure_future(run(shell("sleep 300", tmp_path, LONG), print, print)) for _ in range(5)]
+        tasks = [
+            asyncio.ensure_future(run(shell("sleep 300", tmp_path, LONG), print, print))
+            for _ in range(5)
+        ]
         await asyncio.sleep(0)  # each task has asked a thread to start its program
         for task in tasks:
             task.cancel()
@@ -225,7 +248,9 @@ def test_cancellation_during_the_start_leaves_no_processes(tmp_path: Path) -> No
 @pytest.mark.parametrize("others", ["others", "alone"])
 def test_a_killed_server_leaves_no_processes(others: str) -> None:
     script = "sleep 300 & echo $$ $!; wait"
-    with subprocess.Popen([sys.executable, "-c", SERVER, others, script], stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, others, script], stdout=subprocess.PIPE
+    ) as server:
         assert server.stdout is not None
         processes = list_descendants(server.pid) | set(map(int, server.stdout.readline().split()))
         with ProcessWatch(processes - {server.pid}) as watch:
@@ -233,7 +258,7 @@ def test_a_killed_server_leaves_no_processes(others: str) -> None:
             assert watch.all_ended()
 
 
-# --- confinement ----------------------------------------------------------------------------------------------------
+# --- confinement ----------------------------------------------------------------------------------
 
 
 @WITH_LANDLOCK
@@ -245,7 +270,9 @@ def test_a_program_reads_only_the_given_paths(tmp_path: Path) -> None:
     outside.write_text("secret")
     readable = [str(inside), "/bin", "/usr", "/lib", "/lib64", "/etc/ld.so.cache"]
     script = "cat file link ../outside; echo x > file; cat file"
-    ended, output = run_to_end(Program([SHELL, "-c", script], inside, PATH, TIMEOUT_SECONDS, readable))
+    ended, output = run_to_end(
+        Program([SHELL, "-c", script], inside, PATH, TIMEOUT_SECONDS, readable)
+    )
     assert "secret" not in output
     assert output.count("Permission denied") == 3
     assert output.count("mine") == 2
@@ -260,7 +287,9 @@ def test_the_confinement_of_a_program_does_not_apply_to_the_server(tmp_path: Pat
     here.mkdir()
 
     async def confined_and_afterwards() -> str:
-        program = Program(["/bin/true"], here, {}, TIMEOUT_SECONDS, [str(here), "/bin", "/usr", "/lib", "/lib64"])
+        program = Program(
+            ["/bin/true"], here, {}, TIMEOUT_SECONDS, [str(here), "/bin", "/usr", "/lib", "/lib64"]
+        )
         await run(program, lambda _: None, lambda _: None)
         return await asyncio.to_thread(outside.read_text)
 

@@ -23,7 +23,11 @@ def call(name: str, arguments: dict[str, Any]) -> Any:
     match name:
         case "fs.read":
             data = path.read_bytes()
-            content = base64.b64encode(data).decode() if arguments.get("encoding") == "base64" else data.decode()
+            content = (
+                base64.b64encode(data).decode()
+                if arguments.get("encoding") == "base64"
+                else data.decode()
+            )
             return {"content": content, "path": str(path), "size": len(data)}
         case "fs.list":
             found = sorted(path.glob(arguments.get("pattern", "*")))
@@ -51,7 +55,11 @@ def test_a_path_is_a_string_that_can_be_joined(project: ProjectPath) -> None:
 
     assert isinstance(joined, ProjectPath)
     assert joined == f"{project}/src/main.py"
-    assert joined == project / Path("src") / "x" / ".." / "main.py" == project.joinpath("src", "main.py")
+    assert (
+        joined
+        == project / Path("src") / "x" / ".." / "main.py"
+        == project.joinpath("src", "main.py")
+    )
     assert hash(joined) == hash(str(joined))
     assert joined.upper() == str(joined).upper()
     assert f"{joined}" == str(joined)
@@ -67,7 +75,9 @@ def test_a_path_has_name_suffix_and_parent(project: ProjectPath) -> None:
     assert isinstance(path.parent, ProjectPath)
 
 
-@pytest.mark.parametrize("part", ["..", "../other", "src/../../other", "/etc/passwd", "//etc", "../app2", "a/../.."])
+@pytest.mark.parametrize(
+    "part", ["..", "../other", "src/../../other", "/etc/passwd", "//etc", "../app2", "a/../.."]
+)
 def test_joining_cannot_leave_the_project(project: ProjectPath, part: str) -> None:
     with pytest.raises(ValueError, match=r"is outside the project directory .*; use \.outside\("):
         project / part
@@ -90,7 +100,11 @@ def test_an_absolute_path_inside_may_be_joined(project: ProjectPath) -> None:
 
 
 @given(
-    st.lists(st.sampled_from(["..", ".", "a", "app", "app2", "/", "//", "../", "a/..", "/app", "/app/x", "\0", "~"]))
+    st.lists(
+        st.sampled_from(
+            ["..", ".", "a", "app", "app2", "/", "//", "../", "a/..", "/app", "/app/x", "\0", "~"]
+        )
+    )
 )
 def test_no_sequence_of_joins_leaves_the_project(parts: list[str]) -> None:
     path = ProjectPath("/app", call)
@@ -127,8 +141,18 @@ def test_checking_existence_uses_the_fs_tools(project: ProjectPath) -> None:
     assert [(project / name).exists() for name in ("src", "data.bin", "pipe", "none", "data.bin/x")] == [
         True, True, True, False, False,
     ]  # fmt: skip
-    assert [(project / name).is_dir() for name in ("src", "data.bin", "pipe", "none")] == [True, False, False, False]
-    assert [(project / name).is_file() for name in ("src", "data.bin", "pipe", "none")] == [False, True, False, False]
+    assert [(project / name).is_dir() for name in ("src", "data.bin", "pipe", "none")] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert [(project / name).is_file() for name in ("src", "data.bin", "pipe", "none")] == [
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_denied_path_is_not_reported_as_missing(project: ProjectPath) -> None:
@@ -138,7 +162,11 @@ def test_a_denied_path_is_not_reported_as_missing(project: ProjectPath) -> None:
 
 def test_a_directory_lists_paths(project: ProjectPath) -> None:
     assert list(project.iterdir()) == [project / "data.bin", project / "pipe", project / "src"]
-    assert list(project.glob("**/*.py")) == list(project.rglob("*.py")) == [project / "src" / "main.py"]
+    assert (
+        list(project.glob("**/*.py"))
+        == list(project.rglob("*.py"))
+        == [project / "src" / "main.py"]
+    )
     assert all(isinstance(path, ProjectPath) for path in project.iterdir())
 
 
@@ -187,5 +215,8 @@ def test_an_unknown_project_lists_functions_and_projects(look_up: Any) -> None:
 
 
 def test_the_child_module_imports_only_the_standard_library() -> None:
-    code = "import sys, onetool_child.project_path\nsys.exit(bool(set(sys.modules) & {'onetool', 'pydantic', 'yaml'}))"
+    code = (
+        "import sys, onetool_child.project_path\nsys.exit(bool(set(sys.modules) & {'onetool',"
+        " 'pydantic', 'yaml'}))"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

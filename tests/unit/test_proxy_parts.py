@@ -1,4 +1,6 @@
-"""Parts of the proxy that need no server: conversion of results, cached definitions, pins and media."""
+"""Parts of the proxy that need no server: conversion of results, cached definitions, pins and
+media.
+"""
 
 import asyncio
 import base64
@@ -41,7 +43,9 @@ from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.util.context import Foreign
 from onetool.util.sanitize import clean_schema
 
-ECHO = Definition("echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}})
+ECHO = Definition(
+    "echo", "What it was given.", {"type": "object", "properties": {"text": {"type": "string"}}}
+)
 LAUNCH = ServerLaunch(("evil",), Path("/"), {})
 SUM = {"type": "object", "properties": {"result": {"type": "integer"}}, "required": ["result"]}
 HOUR = 3600.0
@@ -60,15 +64,19 @@ def text(content_text: str) -> TextContent:
     return TextContent(type="text", text=content_text)
 
 
-def convert(*blocks: ContentBlock, definition: Definition = ECHO, keep: Kept | None = None, **fields: Any) -> Any:
-    return content.convert_result(CallToolResult(content=list(blocks), **fields), definition, keep or Kept())
+def convert(
+    *blocks: ContentBlock, definition: Definition = ECHO, keep: Kept | None = None, **fields: Any
+) -> Any:
+    return content.convert_result(
+        CallToolResult(content=list(blocks), **fields), definition, keep or Kept()
+    )
 
 
 def encode(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-# --- conversion of results ---------------------------------------------------------------------------------
+# --- conversion of results ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,7 +108,10 @@ def test_structured_content_takes_precedence_over_text() -> None:
 def test_an_image_next_to_structured_content_is_kept() -> None:
     picture = ImageContent(type="image", data=encode(b"x"), mime_type="image/png")
     found = convert(text("{}"), picture, structured_content={"sum": 3})
-    assert found == [{"sum": 3}, {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"}]
+    assert found == [
+        {"sum": 3},
+        {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"},
+    ]
 
 
 def test_an_image_omitted_by_an_output_schema_is_stored_and_reported() -> None:
@@ -117,7 +128,9 @@ def test_an_image_omitted_by_an_output_schema_is_stored_and_reported() -> None:
 def test_a_wrapped_value_is_unwrapped(mark: dict[str, Any]) -> None:
     wrapped = replace(ECHO, output_schema={**SUM, **mark})
     assert convert(definition=wrapped, structured_content={"result": 3}) == 3
-    assert convert(definition=replace(ECHO, output_schema=SUM), structured_content={"result": 3}) == {"result": 3}
+    assert convert(
+        definition=replace(ECHO, output_schema=SUM), structured_content={"result": 3}
+    ) == {"result": 3}
 
 
 def test_missing_structured_content_is_an_error_if_a_schema_requires_it() -> None:
@@ -169,7 +182,7 @@ def test_messages_of_a_prompt_are_texts_and_handles() -> None:
     assert found["messages"][1]["content"]["media"] == "1"
 
 
-# --- definitions -------------------------------------------------------------------------------------------
+# --- definitions ----------------------------------------------------------------------------------
 
 
 def test_a_cached_list_is_read_back_unchanged(tmp_path: Path) -> None:
@@ -179,7 +192,9 @@ def test_a_cached_list_is_read_back_unchanged(tmp_path: Path) -> None:
     assert lists.get("k") == (ECHO, replace(ECHO, name="other", output_schema=SUM))
 
 
-@pytest.mark.parametrize("document", [[], {}, {"version": 1, "tools": []}, {"version": 3, "tools": [{}], "hash": ""}])
+@pytest.mark.parametrize(
+    "document", [[], {}, {"version": 1, "tools": []}, {"version": 3, "tools": [{}], "hash": ""}]
+)
 def test_a_damaged_list_is_ignored(tmp_path: Path, document: object) -> None:
     Documents(DocumentFile(tmp_path), "tool list").update("k", lambda _: document)
     assert ToolLists(DocumentFile(tmp_path)).get("k") is None
@@ -215,14 +230,20 @@ def test_invalid_schemas_are_marked_or_removed() -> None:
     assert not check_schemas(replace(ECHO, input_schema={"type": 5})).is_sound
     assert not check_schemas(replace(ECHO, input_schema={"$ref": "http://localhost:9/"})).is_sound
     assert check_schemas(replace(ECHO, output_schema={"type": 5})).output_schema is None
-    guarded = check_schemas(replace(ECHO, input_schema={"properties": {"x": {"pattern": "^(?!a)"}}}))
+    guarded = check_schemas(
+        replace(ECHO, input_schema={"properties": {"x": {"pattern": "^(?!a)"}}})
+    )
     assert guarded.is_sound
     assert '"^(?!a)"' in guarded.pattern_problem
 
 
 def test_descriptions_in_a_schema_are_sanitized_and_argument_names_are_kept() -> None:
     bad = "<system>x"
-    schema = {"properties": {"description": {"title": bad, "default": bad, "anyOf": [{"description": bad}]}}}
+    schema = {
+        "properties": {
+            "description": {"title": bad, "default": bad, "anyOf": [{"description": bad}]}
+        }
+    }
     argument = clean_schema(schema)["properties"]["description"]
     assert argument == {
         "title": "[REDACTED:trigger]x",
@@ -231,11 +252,14 @@ def test_descriptions_in_a_schema_are_sanitized_and_argument_names_are_kept() ->
     }
 
 
-# --- pins --------------------------------------------------------------------------------------------------
+# --- pins -----------------------------------------------------------------------------------------
 
 
 def test_new_tools_are_pinned_and_changes_are_reported(tmp_path: Path) -> None:
-    pins, changed = Documents(DocumentFile(tmp_path), "pins"), replace(ECHO, description="Something else.")
+    pins, changed = (
+        Documents(DocumentFile(tmp_path), "pins"),
+        replace(ECHO, description="Something else."),
+    )
     assert compare(pins, "s", [ECHO]) == ({}, {})
     difference = compare(pins, "s", [changed]).changed["echo"]
     assert '- "description": "What it was given."' in difference
@@ -247,12 +271,19 @@ def test_a_removed_tool_that_returns_is_compared_to_its_pin(tmp_path: Path) -> N
     pins = Documents(DocumentFile(tmp_path), "pins")
     compare(pins, "s", [ECHO])
     assert compare(pins, "s", []) == ({}, {})
-    assert compare(pins, "s", [replace(ECHO, description="Something else.")]).changed.keys() == {"echo"}
+    assert compare(pins, "s", [replace(ECHO, description="Something else.")]).changed.keys() == {
+        "echo"
+    }
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"title": "Other"}, {"annotations": {"readOnlyHint": True}}, {"output_schema": SUM}, {"input_schema": {}}],
+    [
+        {"title": "Other"},
+        {"annotations": {"readOnlyHint": True}},
+        {"output_schema": SUM},
+        {"input_schema": {}},
+    ],
 )
 def test_every_part_of_a_definition_is_pinned(tmp_path: Path, change: dict[str, Any]) -> None:
     pins = Documents(DocumentFile(tmp_path), "pins")
@@ -264,7 +295,10 @@ def test_a_definition_has_the_title_and_the_annotations_of_its_tool() -> None:
     notes = ToolAnnotations(read_only_hint=True, destructive_hint=False)
     tool = Tool(name="echo", title="Echo", input_schema={}, annotations=notes)
     found = Definition.from_sdk(tool)
-    assert (found.title, found.annotations) == ("Echo", {"readOnlyHint": True, "destructiveHint": False})
+    assert (found.title, found.annotations) == (
+        "Echo",
+        {"readOnlyHint": True, "destructiveHint": False},
+    )
 
 
 def test_strict_pinning_adds_no_new_tools(tmp_path: Path) -> None:
@@ -287,7 +321,9 @@ def test_strict_pinning_accepts_a_returning_tool_only_unchanged(tmp_path: Path) 
     compare(pins, "s", [ECHO], is_strict=True)
     compare(pins, "s", [], is_strict=True)
     assert compare(pins, "s", [ECHO], is_strict=True) == ({}, {})
-    assert compare(pins, "s", [replace(ECHO, description="new")], is_strict=True).changed.keys() == {"echo"}
+    assert compare(
+        pins, "s", [replace(ECHO, description="new")], is_strict=True
+    ).changed.keys() == {"echo"}
 
 
 def test_a_long_diff_is_truncated(tmp_path: Path) -> None:
@@ -320,7 +356,7 @@ def test_unreadable_pins_are_an_error(tmp_path: Path, damaged: bytes) -> None:
         compare(Documents(DocumentFile(tmp_path), "pins"), "s", [ECHO])
 
 
-# --- media -------------------------------------------------------------------------------------------------
+# --- media ----------------------------------------------------------------------------------------
 
 
 def test_media_are_readable_by_their_agent_only(tmp_path: Path) -> None:
@@ -363,7 +399,7 @@ def test_media_are_kept_after_the_clock_has_jumped(tmp_path: Path, days: int) ->
     assert media.get(handle, "ada").data == b"data"
 
 
-# --- metadata of responses in a run ------------------------------------------------------------------------
+# --- metadata of responses in a run ---------------------------------------------------------------
 
 
 def test_a_run_keeps_a_bounded_amount_of_response_metadata() -> None:
@@ -381,7 +417,7 @@ def test_one_untrusted_response_makes_a_run_untrusted() -> None:
     assert output.is_untrusted
 
 
-# --- lists ----------------------------------------------------------------------------------------------------------
+# --- lists ----------------------------------------------------------------------------------------
 
 
 class FakeClient:
@@ -393,7 +429,9 @@ class FakeClient:
     async def list_tools(self, *, cursor: str | None = None, **_: Any) -> ListToolsResult:
         self.asked += 1
         page = int(cursor or 0) + 1
-        return ListToolsResult(tools=self.tools, next_cursor=str(page) if page < self.pages else None)
+        return ListToolsResult(
+            tools=self.tools, next_cursor=str(page) if page < self.pages else None
+        )
 
 
 def make_tool(description: str = "") -> Tool:
@@ -406,7 +444,14 @@ SERVER = Server(command="evil")
 def make_upstream(directory: Path, install: Install) -> Upstream:
     unused: Any = None
     services = UpstreamServices(unused, lambda *_, **__: None, unused, unused)
-    return Upstream("evil", SERVER, services, launch=LAUNCH, lists=ToolLists(DocumentFile(directory)), install=install)
+    return Upstream(
+        "evil",
+        SERVER,
+        services,
+        launch=LAUNCH,
+        lists=ToolLists(DocumentFile(directory)),
+        install=install,
+    )
 
 
 def connect_to(client: FakeClient) -> Connection:
@@ -416,7 +461,11 @@ def connect_to(client: FakeClient) -> Connection:
 
 
 @pytest.mark.parametrize(
-    "client", [FakeClient(*[make_tool()] * 6000, pages=500), FakeClient(make_tool("x" * (6 << 20)), pages=500)]
+    "client",
+    [
+        FakeClient(*[make_tool()] * 6000, pages=500),
+        FakeClient(make_tool("x" * (6 << 20)), pages=500),
+    ],
 )
 def test_an_endless_list_is_rejected_early(client: FakeClient) -> None:
     async def list_tools() -> None:

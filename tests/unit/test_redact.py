@@ -77,7 +77,9 @@ def test_chunks_are_redacted_like_the_whole_text(secrets: list[str], pieces: lis
 def test_at_most_one_piece_and_the_length_of_a_secret_are_buffered() -> None:
     output = list(Redactor(["aaaa"]).redact_pieces(["a" * 1000] * 1000))
     assert "".join(output) == REDACTED
-    assert max(map(len, Redactor(["x" * 10]).redact_pieces(["y" * 1000] * 200))) <= MAX_PIECE_CHARS + 9
+    assert (
+        max(map(len, Redactor(["x" * 10]).redact_pieces(["y" * 1000] * 200))) <= MAX_PIECE_CHARS + 9
+    )
 
 
 @pytest.mark.parametrize("text", ["\\\\", "%2525", "a\0", "\\n", "&amp;", "61 62 ", "="])
@@ -100,22 +102,28 @@ def test_only_possible_prefixes_of_a_secret_are_buffered() -> None:
     assert stream.add("a line\n") == "a line\n"
     assert stream.add("a pass") == "a "
     assert stream.add("age\n") == "passage\n"
-    assert stream.add("pass") + stream.add("word") + stream.add("1!") + stream.end() == f"{REDACTED}!"
+    assert (
+        stream.add("pass") + stream.add("word") + stream.add("1!") + stream.end() == f"{REDACTED}!"
+    )
 
 
 @given(SECRETS, st.text("abc", max_size=30), st.integers(0, 30))
-def test_truncated_text_shows_no_part_of_a_secret_at_its_end(secrets: list[str], text: str, cut: int) -> None:
+def test_truncated_text_shows_no_part_of_a_secret_at_its_end(
+    secrets: list[str], text: str, cut: int
+) -> None:
     redact = Redactor(secrets)
     assert redact(text).startswith(redact.stream().add(text[:cut]).removesuffix(REDACTED))
 
 
-# --- other encodings -------------------------------------------------------------------------------------------------
+# --- other encodings ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("around", ["{}", "before {} after", '{{"key": "{}"}}'])
 def test_no_encoding_hides_a_secret(around: str) -> None:
     redact = Redactor(VALUES)
-    missed = [(name, secret) for name, secret, text in ALL if REDACTED not in redact(around.format(text))]
+    missed = [
+        (name, secret) for name, secret, text in ALL if REDACTED not in redact(around.format(text))
+    ]
     assert not missed
 
 
@@ -139,7 +147,19 @@ def test_only_the_secret_is_removed_from_a_large_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["%", "\\", "&", "=", "100 % \\o/ a=b &c", "%zz%4", "\\u12", "&#99999999;", "\\U00110000", "\0" * 9]
+    "text",
+    [
+        "%",
+        "\\",
+        "&",
+        "=",
+        "100 % \\o/ a=b &c",
+        "%zz%4",
+        "\\u12",
+        "&#99999999;",
+        "\\U00110000",
+        "\0" * 9,
+    ],
 )
 def test_text_that_only_looks_escaped_is_unchanged(text: str) -> None:
     redact = Redactor(VALUES)

@@ -109,6 +109,17 @@ def test_the_first_source_wins_and_exact_names_precede_python_forms() -> None:
 
 
 def test_a_view_has_only_the_admitted_tools_and_their_packs() -> None:
-    some = make_registry("a.b", "a.c", "d.e", short="d.e", other="a.b").only(lambda tool: tool.name != "d.e")
-    assert (some.names(), some.packs(), len(some), some.is_pack("d")) == (["a.b", "a.c"], ["a"], 2, False)
-    assert (some.get("d.e"), some.get("other"), list(some.aliases)) == (None, some.find("a.b"), ["other"])
+    some = make_registry("a.b", "a.c", "d.e", short="d.e", other="a.b").only(
+        lambda tool: tool.name != "d.e"
+    )
+    assert (some.names(), some.packs(), len(some), some.is_pack("d")) == (
+        ["a.b", "a.c"],
+        ["a"],
+        2,
+        False,
+    )
+    assert (some.get("d.e"), some.get("other"), list(some.aliases)) == (
+        None,
+        some.find("a.b"),
+        ["other"],
+    )

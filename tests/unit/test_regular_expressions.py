@@ -1,7 +1,7 @@
 """Test that no regular expression of the package takes long for any text that its callers pass.
 
-The expressions are collected from the syntax trees. Each is executed over repetitions of what its own parts match,
-followed by something that does not match, up to the longest text of its caller.
+The expressions are collected from the syntax trees. Each is executed over repetitions of what its
+own parts match, followed by something that does not match, up to the longest text of its caller.
 """
 
 import ast
@@ -22,17 +22,29 @@ import onetool
 
 SOURCE = Path(onetool.__file__).parent.parent
 PACKAGES = ("onetool", "onetool_child")
-FUNCTIONS = {"compile", "match", "search", "sub", "subn", "fullmatch", "finditer", "findall", "split"}
+FUNCTIONS = {
+    "compile",
+    "match",
+    "search",
+    "sub",
+    "subn",
+    "fullmatch",
+    "finditer",
+    "findall",
+    "split",
+}
 ANCHORED = {"match", "fullmatch"}
 LENGTHS = (8, 12, 16, 20, 24, 28, 32, 40, 64, 128, 256, 512, 1_024, 4_096, 16_384)
 MAX_PUMPS = 60
-# The longest texts of callers, if they are shorter than the last of LENGTHS. The key is the name, or the module.
+# The longest texts of callers, if they are shorter than the last of LENGTHS. The key is the name,
+# or the module.
 CALLER_LIMITS: dict[str, int] = {
     "onetool.sources.files.globs:_TOKEN": 1_000,
     "onetool.util.redact:_CUT_ESCAPE": 64,
     "onetool.state.stats.shapes:SECRET": 40,
 }
-# Expressions made from settings, or of names that were checked. Their parts are quoted or limited where they are made.
+# Expressions made from settings, or of names that were checked. Their parts are quoted or limited
+# where they are made.
 DYNAMIC = {
     "onetool.admin.request_preview:f'S{nonce}(.*?)E{nonce}'",
     "onetool.sources.files.globs:fnmatch.translate(part)",
@@ -55,7 +67,10 @@ class Expression:
 @cache
 def read_texts() -> dict[str, str]:
     files = [file for package in PACKAGES for file in sorted((SOURCE / package).rglob("*.py"))]
-    return {".".join(file.relative_to(SOURCE).with_suffix("").parts): file.read_text("utf-8") for file in files}
+    return {
+        ".".join(file.relative_to(SOURCE).with_suffix("").parts): file.read_text("utf-8")
+        for file in files
+    }
 
 
 @cache
@@ -65,7 +80,9 @@ def list_nodes(module_name: str) -> list[ast.AST]:
 
 @cache
 def list_uses(module_name: str) -> tuple[set[str], list[tuple[str, str]]]:
-    """Return the modules that a module imports names from, and the names with the methods that it calls on them."""
+    """Return the modules that a module imports names from, and the names with the methods that it
+    calls on them.
+    """
     imports: set[str] = set()
     uses: list[tuple[str, str]] = []
     for node in list_nodes(module_name):
@@ -118,9 +135,14 @@ def collect() -> tuple[list[Expression], set[str]]:
             except NameError:
                 dynamic.add(place)
                 continue
-            arguments = [*node.args[1:], *(each.value for each in node.keywords if each.arg == "flags")]
+            arguments = [
+                *node.args[1:],
+                *(each.value for each in node.keywords if each.arg == "flags"),
+            ]
             flags = [
-                eval(ast.unparse(each), {"re": re, **vars(module)}) for each in arguments if "re." in ast.unparse(each)
+                eval(ast.unparse(each), {"re": re, **vars(module)})
+                for each in arguments
+                if "re." in ast.unparse(each)
             ]
             methods = frozenset({function.attr})
             if function.attr == "compile":
@@ -129,7 +151,7 @@ def collect() -> tuple[list[Expression], set[str]]:
     return expressions, dynamic
 
 
-# --- texts --------------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------------------
 
 
 def sample(parts: Any, choice: int) -> str:
@@ -223,7 +245,10 @@ def list_attacks(expression: Expression) -> Iterator[tuple[str, str]]:
                 attacks["", before + pump] = None
             attacks |= {(before, character): None for character in literals}
     whole = sample(tree, 0)
-    first = {("", pump): None for pump in (*literals, whole, whole[:-1], whole[:1], "a", " ", "\n", "0", "-", "_")}
+    first = {
+        ("", pump): None
+        for pump in (*literals, whole, whole[:-1], whole[:1], "a", " ", "\n", "0", "-", "_")
+    }
     yield from [(before, pump) for before, pump in {**first, **attacks} if pump][:MAX_PUMPS]
 
 
@@ -263,7 +288,9 @@ def test_every_regular_expression_was_found() -> None:
 @pytest.mark.slow
 def test_every_regular_expression_takes_little_time() -> None:
     limit = measure_loop() / 4
-    slow = {each.name: text for each in collect()[0] if (text := find_slow(each, limit)) is not None}
+    slow = {
+        each.name: text for each in collect()[0] if (text := find_slow(each, limit)) is not None
+    }
     assert not slow, "\n".join(f"{name}: {text}" for name, text in slow.items())
 
 

@@ -59,30 +59,42 @@ def test_strings_are_returned_unchanged(text: str, chosen: str | None) -> None:
         (1e300, "1e+300", "1e+300", "1.0e+300"),
     ],
 )
-def test_scalars_are_formatted_like_in_python_by_default(value: Any, python: str, as_json: str, as_yaml: str) -> None:
+def test_scalars_are_formatted_like_in_python_by_default(
+    value: Any, python: str, as_json: str, as_yaml: str
+) -> None:
     assert render(value) == render(value, flow=True) == render(value, "raw") == python
     assert render(value, "json") == render(value, "json_h") == as_json
     assert render(value, "yml") == render(value, "yml_h") == as_yaml
 
 
-DATA = {"name": "Zoë 😀", "list": [1, 2.5, None, True], "empty": {}, "nan": math.nan, "nested": [{"a": [1]}]}
+DATA = {
+    "name": "Zoë 😀",
+    "list": [1, 2.5, None, True],
+    "empty": {},
+    "nan": math.nan,
+    "nested": [{"a": [1]}],
+}
 
 
 @pytest.mark.parametrize("chosen", [None, "json", "nonsense"])
 def test_data_is_compact_json_by_default(chosen: str | None) -> None:
-    assert render(DATA, chosen) == (
-        '{"name":"Zoë 😀","list":[1,2.5,null,true],"empty":{},"nan":null,"nested":[{"a":[1]}]}'
+    assert (
+        render(DATA, chosen)
+        == '{"name":"Zoë 😀","list":[1,2.5,null,true],"empty":{},"nan":null,"nested":[{"a":[1]}]}'
     )
 
 
 @pytest.mark.parametrize("number", [1, 2**64])
 def test_json_h_is_indented_by_two(number: int) -> None:
-    assert render({"a": [number, {}]}, "json_h") == f'{{\n  "a": [\n    {number},\n    {{}}\n  ]\n}}'
+    assert (
+        render({"a": [number, {}]}, "json_h") == f'{{\n  "a": [\n    {number},\n    {{}}\n  ]\n}}'
+    )
 
 
 def test_yaml_is_on_one_line() -> None:
-    assert render(DATA, "yml") == (
-        "{name: Zoë 😀, list: [1, 2.5, null, true], empty: {}, nan: .nan, nested: [{a: [1]}]}"
+    assert (
+        render(DATA, "yml")
+        == "{name: Zoë 😀, list: [1, 2.5, null, true], empty: {}, nan: .nan, nested: [{a: [1]}]}"
     )
     assert render({"text": "a\nb\n"}, "yml") == r'{text: "a\nb\n"}'
 
@@ -90,8 +102,9 @@ def test_yaml_is_on_one_line() -> None:
 def test_yml_h_indents_every_level() -> None:
     value = {"a": [1, {"b": [2], "c": {}}], "text": "line 1\n  line 2\n", "d": {"e": "on"}}
 
-    assert render(value, "yml_h") == (
-        'a:\n  - 1\n  - b:\n      - 2\n    c: {}\ntext: |\n  line 1\n    line 2\nd:\n  e: "on"'
+    assert (
+        render(value, "yml_h")
+        == 'a:\n  - 1\n  - b:\n      - 2\n    c: {}\ntext: |\n  line 1\n    line 2\nd:\n  e: "on"'
     )
 
 
@@ -115,7 +128,10 @@ proxy: {status: ok, server_count: 1, servers: {proxy_package_version: connected}
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ({"aliases": {}, "snippets": {}, "servers": []}, "{aliases: {}, snippets: {}, servers: []}"),
+        (
+            {"aliases": {}, "snippets": {}, "servers": []},
+            "{aliases: {}, snippets: {}, servers: []}",
+        ),
         (HEALTH, HEALTH_TEXT),
         ({}, "{}"),
         ([], "[]"),
@@ -146,13 +162,20 @@ def test_long_lines_are_never_folded(chosen: str | None) -> None:
 
 @pytest.mark.spec("ot-pack.flow-style.readability")
 def test_lines_of_text_are_shown_one_below_the_other() -> None:
-    lines = ['{"file":"a.py","text":"it\'s"},', '{"file":"b.py"},', "[", "a plain line that is long " * 4]
+    lines = [
+        '{"file":"a.py","text":"it\'s"},',
+        '{"file":"b.py"},',
+        "[",
+        "a plain line that is long " * 4,
+    ]
     window = {"lines": lines, "total_lines": 9, "has_more": True}
     text = render(window, None, flow=True)
     assert '\n  - \'{"file":"b.py"},\'\n' in text
     assert yaml.safe_load(text) == window
     assert render(window, "yml") == render(window, "yml", flow=True)
-    assert "\n" not in render({"names": [f"pack.tool_{number}" for number in range(50)]}, None, flow=True)
+    assert "\n" not in render(
+        {"names": [f"pack.tool_{number}" for number in range(50)]}, None, flow=True
+    )
 
 
 AMBIGUOUS_STRINGS = """
@@ -256,9 +279,28 @@ def test_every_format_preserves_key_order() -> None:
 
 
 PIECES = st.sampled_from(
-    [*AWKWARD_STRINGS, "a", " ", "\n", ":", ": ", " #", "-", "'", '"', "\\", ",", "1", "_", ".", "e"]
+    [
+        *AWKWARD_STRINGS,
+        "a",
+        " ",
+        "\n",
+        ":",
+        ": ",
+        " #",
+        "-",
+        "'",
+        '"',
+        "\\",
+        ",",
+        "1",
+        "_",
+        ".",
+        "e",
+    ]
 )
-TEXTS = st.lists(PIECES, max_size=6).map("".join) | st.text(st.characters(exclude_categories=()), max_size=20)
+TEXTS = st.lists(PIECES, max_size=6).map("".join) | st.text(
+    st.characters(exclude_categories=()), max_size=20
+)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | TEXTS
 VALUES = st.recursive(
     SCALARS,
@@ -296,7 +338,9 @@ def without_nan(text: str) -> str:
 @pytest.mark.parametrize("chosen", [None, *FORMATS])
 @no_deadline
 @given(value=VALUES)
-def test_the_output_can_always_be_encoded_as_utf8(value: Any, chosen: str | None, flow: bool) -> None:
+def test_the_output_can_always_be_encoded_as_utf8(
+    value: Any, chosen: str | None, flow: bool
+) -> None:
     text = render(value, chosen, flow=flow)
 
     assert text.encode().decode() == text

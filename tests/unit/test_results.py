@@ -67,7 +67,11 @@ def make_lines(count: int) -> str:
 
 
 def list_files(directory: Path, handle: str = "") -> set[str]:
-    return {path.name for path in directory.iterdir() if handle in path.name and path.name not in {LOCK, USAGE}}
+    return {
+        path.name
+        for path in directory.iterdir()
+        if handle in path.name and path.name not in {LOCK, USAGE}
+    }
 
 
 def run_program(code: str, *args: object) -> subprocess.Popen[str]:
@@ -75,7 +79,7 @@ def run_program(code: str, *args: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-# --- the quota ---------------------------------------------------------------------------------------------
+# --- the quota ------------------------------------------------------------------------------------
 
 
 def store_with_quota(directory: Path, clock: Clock, total: int, of_agent: int) -> ResultStore:
@@ -100,7 +104,13 @@ def test_the_oldest_results_of_an_agent_are_removed_first(directory: Path, clock
     for _ in range(5):
         handles.append(store_text(results, "x" * 40_000))
         clock.now += 1
-    assert [result_exists(results, handle) for handle in handles] == [False, False, False, True, True]
+    assert [result_exists(results, handle) for handle in handles] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert result_exists(results, other, "other")
     assert results.put("x" * 40_000, tool="t")["note"] == "1 older result removed to make room"
 
@@ -118,7 +128,9 @@ def test_the_oldest_results_of_all_agents_are_removed_first(directory: Path, clo
     }
 
 
-def test_the_quota_counts_results_of_other_and_earlier_processes(directory: Path, clock: Clock) -> None:
+def test_the_quota_counts_results_of_other_and_earlier_processes(
+    directory: Path, clock: Clock
+) -> None:
     first = store_text(store_with_quota(directory, clock, 100_000, 100_000), "x" * 60_000)
     clock.now += 1
     results = store_with_quota(directory, clock, 100_000, 100_000)
@@ -142,7 +154,9 @@ def test_the_quota_applies_to_concurrently_stored_results(directory: Path) -> No
     assert sum(file.stat().st_size for file in directory.glob("*.txt")) == 900_000
 
 
-def test_the_quota_counts_separate_values_and_unfinished_files(directory: Path, clock: Clock) -> None:
+def test_the_quota_counts_separate_values_and_unfinished_files(
+    directory: Path, clock: Clock
+) -> None:
     results = store_with_quota(directory, clock, 100_000, 100_000)
     first = store_text(results, "x" * 10_000, beside="1" * 50_000)
     clock.now += 1
@@ -153,7 +167,11 @@ def test_the_quota_counts_separate_values_and_unfinished_files(directory: Path, 
     clock.now += 601  # from then on, the files are listed again
     os.utime(unfinished, (clock.now, clock.now))
     third = store_text(results, "x" * 10_000)
-    assert (result_exists(results, second), result_exists(results, third), unfinished.exists()) == (False, True, True)
+    assert (result_exists(results, second), result_exists(results, third), unfinished.exists()) == (
+        False,
+        True,
+        True,
+    )
     with pytest.raises(StorageError, match="max_stored_bytes"):
         results.put("x" * 60_000, tool="t", beside="1" * 60_000)
 
@@ -205,7 +223,9 @@ def test_small_results_count_with_their_size_on_disk(directory: Path, clock: Clo
 def test_a_result_larger_than_the_quota_is_an_error(directory: Path, clock: Clock) -> None:
     results = store_with_quota(directory, clock, 1_000_000, 100_000)
     kept = store_text(results, "kept")
-    with pytest.raises(StorageError, match=r"max_stored_bytes_per_agent is 100000 bytes\nHint: return a smaller"):
+    with pytest.raises(
+        StorageError, match=r"max_stored_bytes_per_agent is 100000 bytes\nHint: return a smaller"
+    ):
         results.put(("x" * 10_000 for _ in range(1_000_000)), tool="t")
     assert result_exists(results, kept)
     assert len(list_files(directory)) == 3
@@ -220,7 +240,7 @@ def test_markers_of_removed_results_are_bounded(directory: Path, clock: Clock) -
     assert len(list_files(directory)) == 5 + 3 * len(existing)
 
 
-# --- storing -----------------------------------------------------------------------------------------------
+# --- storing --------------------------------------------------------------------------------------
 
 
 def test_a_stored_result_has_a_summary(results: ResultStore) -> None:
@@ -239,7 +259,9 @@ def test_a_stored_result_has_a_summary(results: ResultStore) -> None:
 
 def test_content_and_meta_files_are_written(results: ResultStore, directory: Path) -> None:
     handle = store_text(results, "ünï\ntwo", agent="careful")
-    assert list_files(directory) == {f"result-{handle}.{part}" for part in ("txt", "idx", "meta.json")}
+    assert list_files(directory) == {
+        f"result-{handle}.{part}" for part in ("txt", "idx", "meta.json")
+    }
     assert (directory / f"result-{handle}.txt").read_text(encoding="utf-8") == "ünï\ntwo"
     meta = json.loads((directory / f"result-{handle}.meta.json").read_text(encoding="utf-8"))
     assert meta["handle"] == handle
@@ -287,7 +309,7 @@ def test_lines_end_at_line_feeds_only(results: ResultStore, text: str, lines: li
 def test_the_preview_is_truncated_for_any_lines(directory: Path) -> None:
     long = "x" * 10_000
     assert ResultStore(directory, HOUR, 0).put(make_lines(5), tool="t")["preview"] == []
-    (first, second) = ResultStore(directory, HOUR, 2).put(f"{long}\n{long}\nend", tool="t")["preview"]
+    first, second = ResultStore(directory, HOUR, 2).put(f"{long}\n{long}\nend", tool="t")["preview"]
     assert first == second == "x" * 500 + "… [9,500 more characters]"
 
 
@@ -299,7 +321,9 @@ def test_the_preview_is_truncated_for_any_lines(directory: Path) -> None:
         ("x" * 501 + "\r", "x" * 500 + "… [1 more character]"),
     ],
 )
-def test_the_preview_counts_omitted_characters(results: ResultStore, line: str, output: str) -> None:
+def test_the_preview_counts_omitted_characters(
+    results: ResultStore, line: str, output: str
+) -> None:
     assert results.put(f"{line}\nend", tool="t")["preview"] == [output, "end"]
 
 
@@ -312,7 +336,12 @@ def test_the_summary_may_describe_a_separate_value(results: ResultStore, directo
 
 @pytest.mark.slow
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.sampled_from(["", "a", "\n", "é\r", "x" * 65_536, "yz\n" * 30_000, "😀" * 501]), max_size=9))
+@given(
+    st.lists(
+        st.sampled_from(["", "a", "\n", "é\r", "x" * 65_536, "yz\n" * 30_000, "😀" * 501]),
+        max_size=9,
+    )
+)
 def test_chunks_are_stored_like_the_whole_text(shared: ResultStore, pieces: list[str]) -> None:
     text = "".join(pieces)
     whole, cut = shared.put(text, tool="t"), shared.put(iter(pieces), tool="t")
@@ -321,7 +350,9 @@ def test_chunks_are_stored_like_the_whole_text(shared: ResultStore, pieces: list
     assert {**whole, "query": cut["query"], "handle": cut["handle"]} == cut
 
 
-def test_an_error_while_chunks_are_produced_leaves_no_files(results: ResultStore, directory: Path) -> None:
+def test_an_error_while_chunks_are_produced_leaves_no_files(
+    results: ResultStore, directory: Path
+) -> None:
     def pieces() -> Iterator[str]:
         yield "x" * 100_000
         raise RuntimeError("the source broke")
@@ -337,7 +368,9 @@ def test_json_text_without_a_value_has_a_summary(results: ResultStore) -> None:
 
 def test_a_result_that_cannot_be_stored_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
-    with pytest.raises(ToolError, match=r"demo\.tool .* cannot be stored in .*: File exists\nHint: free"):
+    with pytest.raises(
+        ToolError, match=r"demo\.tool .* cannot be stored in .*: File exists\nHint: free"
+    ):
         store_text(ResultStore(tmp_path / "file", HOUR, 10), "text")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
@@ -365,7 +398,7 @@ except ToolError as error:
     assert list_files(directory) == set()
 
 
-# --- handles -----------------------------------------------------------------------------------------------
+# --- handles --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -418,7 +451,9 @@ def test_the_handle_of_another_agent_is_not_found(results: ResultStore, clock: C
 
 
 @pytest.mark.parametrize("part", ["txt", "idx", "meta.json", "json"])
-def test_links_are_not_followed(results: ResultStore, directory: Path, tmp_path: Path, part: str) -> None:
+def test_links_are_not_followed(
+    results: ResultStore, directory: Path, tmp_path: Path, part: str
+) -> None:
     handle = store_text(results, "text", beside='["text"]')
     file = directory / f"result-{handle}.{part}"
     file.rename(tmp_path / "moved")
@@ -428,7 +463,9 @@ def test_links_are_not_followed(results: ResultStore, directory: Path, tmp_path:
 
 
 @pytest.mark.parametrize("part", ["txt", "idx", "meta.json"])
-def test_a_pipe_in_place_of_a_file_does_not_block(results: ResultStore, directory: Path, part: str) -> None:
+def test_a_pipe_in_place_of_a_file_does_not_block(
+    results: ResultStore, directory: Path, part: str
+) -> None:
     handle = store_text(results, "text")
     file = directory / f"result-{handle}.{part}"
     file.unlink()
@@ -448,14 +485,16 @@ def test_a_pipe_in_place_of_a_file_does_not_block(results: ResultStore, director
         ("idx", b""),
     ],
 )
-def test_an_incomplete_file_is_not_a_result(results: ResultStore, directory: Path, part: str, content: bytes) -> None:
+def test_an_incomplete_file_is_not_a_result(
+    results: ResultStore, directory: Path, part: str, content: bytes
+) -> None:
     handle = store_text(results, "text")
     (directory / f"result-{handle}.{part}").write_bytes(content)
     with pytest.raises(ToolError, match="not found"):
         results.window(handle)
 
 
-# --- expiry ------------------------------------------------------------------------------------------------
+# --- expiry ---------------------------------------------------------------------------------------
 
 
 def test_a_result_expires(results: ResultStore, clock: Clock) -> None:
@@ -464,12 +503,16 @@ def test_a_result_expires(results: ResultStore, clock: Clock) -> None:
     assert results.window(handle)["lines"] == ["text"]
     clock.now += 1
     for ask in (results.window, results.load):
-        with pytest.raises(ToolError, match=f"{handle} has expired\nHint: run the call again") as caught:
+        with pytest.raises(
+            ToolError, match=f"{handle} has expired\nHint: run the call again"
+        ) as caught:
             ask(handle)
         assert caught.value.reason == "expired"
 
 
-def test_storing_a_result_removes_expired_results(results: ResultStore, directory: Path, clock: Clock) -> None:
+def test_storing_a_result_removes_expired_results(
+    results: ResultStore, directory: Path, clock: Clock
+) -> None:
     old = store_text(results, "old", beside='["old"]')
     clock.now += HOUR / 2
     young = store_text(results, "young")
@@ -487,7 +530,9 @@ def test_storing_a_result_removes_expired_results(results: ResultStore, director
 
 
 @pytest.mark.parametrize("days", [8, -8])
-def test_results_are_kept_after_the_clock_has_jumped(directory: Path, clock: Clock, days: int) -> None:
+def test_results_are_kept_after_the_clock_has_jumped(
+    directory: Path, clock: Clock, days: int
+) -> None:
     results = ResultStore(directory, HOUR, 10, clock)
     handle = store_text(results, "kept")
     clock.now += days * 86_400
@@ -500,7 +545,9 @@ def test_results_are_kept_after_the_clock_has_jumped(directory: Path, clock: Clo
 
 def test_foreign_files_are_not_removed(results: ResultStore, directory: Path, clock: Clock) -> None:
     store_text(results, "text")
-    foreign = [directory / name for name in ("notes.txt", "result-1.txt", f"result-{NEVER_STORED}.txt.bak")]
+    foreign = [
+        directory / name for name in ("notes.txt", "result-1.txt", f"result-{NEVER_STORED}.txt.bak")
+    ]
     for file in foreign:
         file.write_text("mine", encoding="utf-8")
         os.utime(file, (0, 0))
@@ -509,7 +556,7 @@ def test_foreign_files_are_not_removed(results: ResultStore, directory: Path, cl
     assert all(file.exists() for file in foreign)
 
 
-# --- processes ---------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 def test_files_of_a_killed_process_are_not_a_result_and_expire(
@@ -533,7 +580,7 @@ def test_files_of_a_killed_process_are_not_a_result_and_expire(
     assert not any(file.exists() for file in left)
 
 
-# --- windows by lines --------------------------------------------------------------------------------------
+# --- windows by lines -----------------------------------------------------------------------------
 
 
 def test_a_window_has_the_first_hundred_lines_by_default(results: ResultStore) -> None:
@@ -562,7 +609,11 @@ def test_offset_and_limit_select_the_lines(
 ) -> None:
     window = results.window(store_text(results, make_lines(500)), offset=offset, limit=limit)
     assert window["lines"] == [f"line {number}" for number in numbers]
-    assert (window["returned"], window["offset"], window["has_more"]) == (len(numbers), offset, has_more)
+    assert (window["returned"], window["offset"], window["has_more"]) == (
+        len(numbers),
+        offset,
+        has_more,
+    )
 
 
 @pytest.mark.parametrize("offset", [501, 10**30])
@@ -586,7 +637,7 @@ def test_an_invalid_window_is_an_error(results: ResultStore, arguments: Any, mes
         results.window(store_text(results, "text"), **arguments)
 
 
-# --- windows by characters ---------------------------------------------------------------------------------
+# --- windows by characters ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -614,9 +665,16 @@ def test_one_line_of_json_is_read_by_characters(results: ResultStore) -> None:
 
 @pytest.mark.parametrize(
     ("text", "by_chars"),
-    [("x" * 1000, False), ("x" * 1001, True), ("x" * 5000 + "\n" * 100, False), ("x" * 5000 + "\ny\n", True)],
+    [
+        ("x" * 1000, False),
+        ("x" * 1001, True),
+        ("x" * 5000 + "\n" * 100, False),
+        ("x" * 5000 + "\ny\n", True),
+    ],
 )
-def test_long_lines_are_read_by_characters_by_default(results: ResultStore, text: str, by_chars: bool) -> None:
+def test_long_lines_are_read_by_characters_by_default(
+    results: ResultStore, text: str, by_chars: bool
+) -> None:
     handle = store_text(results, text)
     assert ("unit" in results.window(handle)) == by_chars
     assert "unit" not in results.window(handle, unit="lines")
@@ -629,13 +687,15 @@ def test_a_window_by_characters_is_split_into_lines(results: ResultStore) -> Non
     assert window["returned"] == len("\n".join(window["lines"])) == 4
 
 
-# --- windows and searches compared to a model --------------------------------------------------------------
+# --- windows and searches compared to a model -----------------------------------------------------
 
 some_text = st.text(alphabet="ab\n\n\r \té€😀\ud800", max_size=60)
 
 
 class Text(NamedTuple):
-    """Text at the start, at the end and, with a filler of about a page, at the boundary of two pages."""
+    """Text at the start, at the end and, with a filler of about a page, at the boundary of two
+    pages.
+    """
 
     before: str
     filler: str
@@ -685,9 +745,15 @@ def test_windows_tile_the_content(shared: ResultStore, recipe: Text, parts: int,
     limit = len(expected) // parts + 1
     offsets = range(1, len(expected) + 1, limit)
     windows = [shared.window(handle, offset, limit, unit=unit) for offset in offsets]
-    seen = [line if unit == "lines" else "\n".join(line) for window in windows for line in _get_content(window, unit)]
+    seen = [
+        line if unit == "lines" else "\n".join(line)
+        for window in windows
+        for line in _get_content(window, unit)
+    ]
     assert (seen if unit == "lines" else "".join(seen)) == expected
-    assert [window["has_more"] for window in windows] == [offset != offsets[-1] for offset in offsets]
+    assert [window["has_more"] for window in windows] == [
+        offset != offsets[-1] for offset in offsets
+    ]
     assert sum(window["returned"] for window in windows) == len(expected)
     assert shared.load(handle) == encode_like_store(text)
 
@@ -740,9 +806,13 @@ def test_a_search_finds_the_same_lines_as_re(
 @settings(deadline=None, max_examples=40)
 @given(texts, st.sampled_from(["a", r"\bb", "^a", "a b", "é", "y"]))
 @example(Text("", "x", PAGE - 1, "ab", 100, ""), "ab")
-def test_a_search_by_characters_returns_every_match_once(shared: ResultStore, recipe: Text, pattern: str) -> None:
+def test_a_search_by_characters_returns_every_match_once(
+    shared: ResultStore, recipe: Text, pattern: str
+) -> None:
     whole = encode_like_store(str(recipe))
-    window = shared.window(store_text(shared, str(recipe)), limit=10**9, search=pattern, unit="chars")
+    window = shared.window(
+        store_text(shared, str(recipe)), limit=10**9, search=pattern, unit="chars"
+    )
     assert window["matched_lines"] == window["returned"] == len(window["lines"])
     begins = deque(match.start() for match in re.finditer(pattern, whole, re.ASCII | re.MULTILINE))
     end = 0
@@ -768,12 +838,16 @@ def test_a_long_match_is_found_at_any_position(results: ResultStore, position: i
 
 
 @pytest.mark.parametrize("position", [0, 32_760, 65_530, PAGE * 2 - 9000, 180_000])
-def test_a_long_match_in_a_long_line_is_found_at_any_position(results: ResultStore, position: int) -> None:
+def test_a_long_match_in_a_long_line_is_found_at_any_position(
+    results: ResultStore, position: int
+) -> None:
     long = "é" * (position // 2) + "<" + "x" * 20_000 + ">" + "é" * (100_000 - position // 2)
     handle = store_text(results, f"<short\n{long}\nlast <x>\n")
     assert results.window(handle, search="<x*>", unit="lines")["positions"] == [2, 3]
     assert results.window(handle, search="<x*$", unit="lines")["matched_lines"] == 0
-    assert results.window(handle, search="^.?<", unit="lines")["positions"] == [1] + [2] * (position == 0)
+    assert results.window(handle, search="^.?<", unit="lines")["positions"] == [1] + [2] * (
+        position == 0
+    )
 
 
 def test_lines_are_matched_from_start_to_end(results: ResultStore) -> None:
@@ -782,11 +856,13 @@ def test_lines_are_matched_from_start_to_end(results: ResultStore) -> None:
     assert results.window(handle, search="^<1.*>$", unit="lines")["matched_lines"] == 11
 
 
-# --- search ------------------------------------------------------------------------------------------------
+# --- search ---------------------------------------------------------------------------------------
 
 
 def test_a_search_filters_lines_before_the_window(results: ResultStore) -> None:
-    text = "".join(f"{'error' if number % 3 == 0 else 'fine'} {number}\n" for number in range(1, 901))
+    text = "".join(
+        f"{'error' if number % 3 == 0 else 'fine'} {number}\n" for number in range(1, 901)
+    )
     handle = store_text(results, text)
     window = results.window(handle, offset=2, limit=2, search=r"^err.r \d+$")
     assert window == {
@@ -807,18 +883,28 @@ def test_search_is_case_sensitive_by_default(results: ResultStore) -> None:
     assert results.window(handle, search="error")["positions"] == [2]
     assert results.window(handle, search="error", ignore_case=True)["positions"] == [1, 2]
     assert results.window(handle, search="érror", ignore_case=True)["positions"] == [3, 4]
-    assert results.window(handle, search="ERROR", fuzzy=True, ignore_case=True)["positions"][:2] == [1, 2]
+    assert results.window(handle, search="ERROR", fuzzy=True, ignore_case=True)["positions"][
+        :2
+    ] == [1, 2]
 
 
 @pytest.mark.parametrize("pattern", ["(", "a**", "[z-a]", "a{2000}", r"\p{Nonsense}", "a\ud800"])
 def test_an_invalid_pattern_is_an_error_that_quotes_it(results: ResultStore, pattern: str) -> None:
-    with pytest.raises(ArgumentError, match=re.escape(f"{pattern!r} is not a valid regular expression: ")):
+    with pytest.raises(
+        ArgumentError, match=re.escape(f"{pattern!r} is not a valid regular expression: ")
+    ):
         results.window(store_text(results, "text"), search=pattern)
 
 
-@pytest.mark.parametrize("pattern", ["a(?=b)", "a(?!b)", "(?<=a)b", "(?<!a)b", "(?>a)b", r"(a)\1", "(?P<n>a)(?P=n)"])
-def test_an_unsupported_pattern_is_an_error_with_the_reason(results: ResultStore, pattern: str) -> None:
-    with pytest.raises(ArgumentError, match=r"linear time .* lookaround, atomic groups and backreferences") as caught:
+@pytest.mark.parametrize(
+    "pattern", ["a(?=b)", "a(?!b)", "(?<=a)b", "(?<!a)b", "(?>a)b", r"(a)\1", "(?P<n>a)(?P=n)"]
+)
+def test_an_unsupported_pattern_is_an_error_with_the_reason(
+    results: ResultStore, pattern: str
+) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"linear time .* lookaround, atomic groups and backreferences"
+    ) as caught:
         results.window(store_text(results, "text"), search=pattern)
     assert repr(pattern) in str(caught.value)
 
@@ -836,7 +922,9 @@ def test_a_pattern_that_is_too_expensive_is_rejected(results: ResultStore) -> No
     with pytest.raises(ArgumentError, match="pattern too large"):
         results.window(store_text(results, "01" * 100), search=hostile)
     many_names = "|".join(f"name{number}" for number in range(1000))
-    assert results.window(store_text(results, "name\nname999\n"), search=many_names)["positions"] == [2]
+    assert results.window(store_text(results, "name\nname999\n"), search=many_names)[
+        "positions"
+    ] == [2]
 
 
 @pytest.mark.parametrize("pattern", ["(?-m)^b", "(?-m:^b)", "(?i-sm:^b)", r"a\Cb"])
@@ -846,18 +934,25 @@ def test_a_pattern_that_spans_lines_is_rejected(results: ResultStore, pattern: s
 
 
 @pytest.mark.parametrize(
-    ("pattern", "position"), [(r"^a\\C", 1), (r"\(?-mb", 2), ("(?m)^b", 3), ("(?m-s:^b$)", 3), ("(?s)a.*", 1)]
+    ("pattern", "position"),
+    [(r"^a\\C", 1), (r"\(?-mb", 2), ("(?m)^b", 3), ("(?m-s:^b$)", 3), ("(?s)a.*", 1)],
 )
 def test_a_pattern_that_only_looks_like_it_spans_lines_is_accepted(
     results: ResultStore, pattern: str, position: int
 ) -> None:
-    assert results.window(store_text(results, "a\\C\n(-mb\nb\n"), search=pattern)["positions"] == [position]
+    assert results.window(store_text(results, "a\\C\n(-mb\nb\n"), search=pattern)["positions"] == [
+        position
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "(a*)*b", "(.*a){20}$", "a.*c|a"])
-@pytest.mark.parametrize("text", ["a" * 1_000_000 + "!", ("a" * 900 + "!\n") * 1000], ids=["one line", "lines"])
-def test_no_pattern_takes_much_longer_than_a_simple_one(results: ResultStore, text: str, pattern: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["a" * 1_000_000 + "!", ("a" * 900 + "!\n") * 1000], ids=["one line", "lines"]
+)
+def test_no_pattern_takes_much_longer_than_a_simple_one(
+    results: ResultStore, text: str, pattern: str
+) -> None:
     handle = store_text(results, text)
     plain = measure_seconds(lambda: results.window(handle, search="[a-z]b"), times=5)
     limit = 200 * plain
@@ -915,11 +1010,13 @@ def test_the_deadline_is_checked_regularly_within_a_line() -> None:
         assert many > 3 * few
 
 
-# --- fuzzy search ------------------------------------------------------------------------------------------
+# --- fuzzy search ---------------------------------------------------------------------------------
 
 
 def test_fuzzy_search_returns_similar_lines_best_first(results: ResultStore) -> None:
-    handle = store_text(results, "nothing here\nthe cnfig file\n}\nc\n\nthe configuration\nconfig\nfig\n")
+    handle = store_text(
+        results, "nothing here\nthe cnfig file\n}\nc\n\nthe configuration\nconfig\nfig\n"
+    )
     window = results.window(handle, search="config", fuzzy=True)
     assert window["lines"] == ["the configuration", "config", "the cnfig file"]
     assert window["positions"] == [6, 7, 2]
@@ -936,7 +1033,13 @@ def test_fuzzy_search_finds_a_word_in_a_long_line(results: ResultStore) -> None:
 
 @pytest.mark.parametrize("position", [0, 195, 200, 400, PAGE - 5, 99_988])
 def test_a_long_line_matches_once_with_its_best_part(results: ResultStore, position: int) -> None:
-    long = "x" * position + "configuraton" + "x" * 50_000 + "confguraton" + "x" * (49_988 - position // 2)
+    long = (
+        "x" * position
+        + "configuraton"
+        + "x" * 50_000
+        + "confguraton"
+        + "x" * (49_988 - position // 2)
+    )
     handle = store_text(results, f"konfiguration\n{long}\nconfiguration\n")
     window = results.window(handle, search="configuration", fuzzy=True, unit="lines")
     assert sorted(window["positions"]) == [1, 2, 3]
@@ -945,7 +1048,9 @@ def test_a_long_line_matches_once_with_its_best_part(results: ResultStore, posit
 
 
 @pytest.mark.parametrize("position", [0, 195, 200, PAGE - 5, PAGE + 395, 99_988])
-def test_fuzzy_search_finds_a_word_anywhere_in_one_long_line(results: ResultStore, position: int) -> None:
+def test_fuzzy_search_finds_a_word_anywhere_in_one_long_line(
+    results: ResultStore, position: int
+) -> None:
     text = "é" * position + "configuraton" + "é" * (100_000 - position - 12)
     window = results.window(store_text(results, text), search="configuration", fuzzy=True)
     assert "configuraton" in window["lines"][0]
@@ -959,7 +1064,7 @@ def test_the_length_of_a_fuzzy_query_is_limited(results: ResultStore) -> None:
         results.window(store_text(results, "text"), search="x" * 201, fuzzy=True)
 
 
-# --- loading -----------------------------------------------------------------------------------------------
+# --- loading --------------------------------------------------------------------------------------
 
 
 def test_data_is_loaded_as_data_and_text_as_text(results: ResultStore, directory: Path) -> None:
@@ -983,7 +1088,11 @@ def test_stored_json_text_is_loaded_as_data(results: ResultStore) -> None:
 
 
 def test_the_parts_of_a_result_add_up_to_the_whole(results: ResultStore) -> None:
-    for text, is_json in (("é😀\n" * 1_000_000, False), (json.dumps(["x" * 3_000_000]), True), ("y", False)):
+    for text, is_json in (
+        ("é😀\n" * 1_000_000, False),
+        (json.dumps(["x" * 3_000_000]), True),
+        ("y", False),
+    ):
         handle, texts = store_text(results, text, is_json=is_json), []
         part: dict[str, Any] = {"next": 0}
         while part["next"] is not None:
@@ -1011,7 +1120,7 @@ def test_a_result_that_cannot_be_parsed_is_an_error(results: ResultStore) -> Non
             results.load(store_text(results, text, is_json=True))
 
 
-# --- size --------------------------------------------------------------------------------------------------
+# --- size -----------------------------------------------------------------------------------------
 
 A_HUNDRED_MEGABYTES = """
 import json, resource, sys, time

@@ -1,4 +1,6 @@
-"""The child's end of the line protocol: many threads share one connection, and each gets its own response."""
+"""The child's end of the line protocol: many threads share one connection, and each gets its own
+response.
+"""
 
 import json
 import os
@@ -33,7 +35,10 @@ class FakeServer:
         return message
 
     def write(self, *messages: dict[str, Any] | bytes) -> None:
-        lines = (each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n" for each in messages)
+        lines = (
+            each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n"
+            for each in messages
+        )
         self._socket.sendall(b"".join(lines))
 
     def write_slowly(self, pieces: list[bytes]) -> None:
@@ -73,7 +78,12 @@ def _serve_in_thread(server: FakeServer, count: int, shuffle: int = 1) -> thread
 def test_a_request_is_a_line_and_its_result_is_returned(server: FakeServer) -> None:
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(server.peer.request, "call", {"name": "x"})
-        assert server.read() == {"jsonrpc": "2.0", "id": 1, "method": "call", "params": {"name": "x"}}
+        assert server.read() == {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "call",
+            "params": {"name": "x"},
+        }
         server.write({"jsonrpc": "2.0", "id": 1, "result": [1, "ü"]})
         assert answer.result(TIMEOUT_SECONDS) == [1, "ü"]
 
@@ -115,7 +125,12 @@ def test_an_error_is_raised_with_its_original_class(
 
 
 def test_the_fields_of_an_error_are_restored(server: FakeServer) -> None:
-    server.write({"id": 1, "error": {"data": {"class": "ArgumentError", "message": "m", "signature": "f(x)"}}})
+    server.write(
+        {
+            "id": 1,
+            "error": {"data": {"class": "ArgumentError", "message": "m", "signature": "f(x)"}},
+        }
+    )
     with pytest.raises(ArgumentError) as caught:
         server.peer.request("call", {})
     assert caught.value.signature == "f(x)"
@@ -142,7 +157,11 @@ def test_responses_in_one_chunk_are_separated(server: FakeServer) -> None:
 
 
 def test_unknown_messages_are_ignored(server: FakeServer) -> None:
-    server.write({"method": "cancel", "params": {}}, {"id": 99, "result": "stray"}, {"id": 1, "result": "mine"})
+    server.write(
+        {"method": "cancel", "params": {}},
+        {"id": 99, "result": "stray"},
+        {"id": 1, "result": "mine"},
+    )
     assert server.peer.request("call", {}) == "mine"
 
 
@@ -175,7 +194,9 @@ def test_a_slow_response_does_not_delay_other_threads(server: FakeServer) -> Non
 def test_a_reading_thread_hands_over_after_its_own_response(server: FakeServer) -> None:
     """Eight threads wait; each response is sent only after the previous one was received."""
     with ThreadPoolExecutor(8) as pool:
-        waiting = {number: pool.submit(server.peer.request, "call", {"n": number}) for number in range(8)}
+        waiting = {
+            number: pool.submit(server.peer.request, "call", {"n": number}) for number in range(8)
+        }
         asked = [server.read() for _ in range(8)]
         for message in reversed(asked):
             server.write({"id": message["id"], "result": message["params"]})
@@ -217,7 +238,9 @@ def test_lines_of_concurrent_threads_are_not_mixed(server: FakeServer) -> None:
         talking = [pool.submit(talk, thread) for thread in range(8)]
         heard = [server.read()["params"]["text"] for _ in range(400)]
         assert [future.exception(5) for future in talking] == [None] * 8
-    assert sorted(heard) == sorted(f"{thread}-{number}" * 2000 for thread in range(8) for number in range(50))
+    assert sorted(heard) == sorted(
+        f"{thread}-{number}" * 2000 for thread in range(8) for number in range(50)
+    )
 
 
 def test_a_value_that_is_not_serializable_is_an_error_of_the_caller(server: FakeServer) -> None:
@@ -256,12 +279,16 @@ def test_a_long_response_takes_linear_time(server: FakeServer) -> None:
         line = b'{"id": %d, "result": "%s"}\n' % (server.peer._last_id + 1, b"x" * size)
         sender = threading.Thread(target=server.write, args=[line])
         sender.start()
-        started = time.thread_time()  # processor time of the reader, which does not depend on the load of the machine
+        started = (
+            time.thread_time()
+        )  # processor time of the reader, which does not depend on the load of the machine
         assert len(server.peer.request("call", {})) == size
         seconds = time.thread_time() - started
         sender.join()
         return seconds
 
     with without_collections():
-        short, long = (min(measure_seconds(size) for _ in range(5)) for size in (8_000_000, 64_000_000))
+        short, long = (
+            min(measure_seconds(size) for _ in range(5)) for size in (8_000_000, 64_000_000)
+        )
     assert long < 40 * short, f"eight times the length took {long / short:.0f} times as long"

@@ -20,9 +20,13 @@ NOW = 1_800_000_000.0
 SECRET = "k-1d99aa"
 
 
-def make_record(name: str, at: float, seconds: float | None = 0.5, error: str | None = None) -> RunRecord:
+def make_record(
+    name: str, at: float, seconds: float | None = 0.5, error: str | None = None
+) -> RunRecord:
     agent = "web" if name.endswith("w") else "default"
-    run = RunRecord(name, agent, f"code of {name}", at=NOW + at, seconds=seconds, error_type=error, calls=1)
+    run = RunRecord(
+        name, agent, f"code of {name}", at=NOW + at, seconds=seconds, error_type=error, calls=1
+    )
     run.state = RunState.RUNNING if seconds is None else get_end_state(error)
     return run
 
@@ -35,23 +39,43 @@ def journal(tmp_path: Path) -> Iterator[RunStore]:
 
 @pytest.fixture
 def runs(tmp_path: Path, journal: RunStore) -> AllRuns:
-    """Ten runs: `e0` to `e4` have ended, `a1` executes, `p1` and `p2w` wait, `j1` has ended only in the journal."""
+    """Ten runs: `e0` to `e4` have ended, `a1` executes, `p1` and `p2w` wait, `j1` has ended only in
+    the journal.
+    """
     database = StatisticsFile(tmp_path / "stats.db")
     recorder = Recorder(database)
     for number in range(5):
         recorder.add(
-            make_record(f"e{number}", number * 10, seconds=number + 1, error="timeout" if number == 3 else None)
+            make_record(
+                f"e{number}",
+                number * 10,
+                seconds=number + 1,
+                error="timeout" if number == 3 else None,
+            )
         )
-    recorder.add(make_record("p1", 15, error="approval_required"))  # what its first process has recorded
+    recorder.add(
+        make_record("p1", 15, error="approval_required")
+    )  # what its first process has recorded
     recorder.flush()
     recorder.close()
-    for name, at, state in (("p1", 15, RunState.WAITING), ("p2w", 25, RunState.HALTED), ("j1", 35, RunState.EXPIRED)):
+    for name, at, state in (
+        ("p1", 15, RunState.WAITING),
+        ("p2w", 25, RunState.HALTED),
+        ("j1", 35, RunState.EXPIRED),
+    ):
         agent = "web" if name.endswith("w") else "default"
         run = RunRecord(name, agent, f"code of {name} {SECRET}", at=NOW + at, state=state)
         waits = CallState.UNKNOWN if state is RunState.HALTED else CallState.PENDING
         journal.put_run(run, [make_call(1, "fake.put", waits), make_call(2, "fake.put", waits)])
-    journal.put_run(RunRecord("e2", "default", "code", state=RunState.DONE))  # is in the statistics too
-    return AllRuns([database], journal, Redactor([SECRET]), [make_record("a1", 5, None), make_record("p1", 15, None)])
+    journal.put_run(
+        RunRecord("e2", "default", "code", state=RunState.DONE)
+    )  # is in the statistics too
+    return AllRuns(
+        [database],
+        journal,
+        Redactor([SECRET]),
+        [make_record("a1", 5, None), make_record("p1", 15, None)],
+    )
 
 
 def list_all(runs: AllRuns, criteria: RunFilter, size: int) -> list[RunRecord]:
@@ -80,7 +104,9 @@ def get_names(runs: Sequence[RunRecord]) -> list[str]:
         ("slowest", "p2w p1 j1 a1 e4 e3 e2 e1 e0"),
     ],
 )
-def test_each_run_is_listed_once_in_order(runs: AllRuns, order: Order, expected: str, size: int) -> None:
+def test_each_run_is_listed_once_in_order(
+    runs: AllRuns, order: Order, expected: str, size: int
+) -> None:
     assert get_names(list_all(runs, RunFilter(order=order), size)) == expected.split()
 
 
@@ -99,7 +125,9 @@ def test_each_run_is_listed_once_in_order(runs: AllRuns, order: Order, expected:
         (RunFilter(min_seconds=3), "e4 e3 e2"),
     ],
 )
-def test_filters_apply_to_runs_in_all_states(runs: AllRuns, criteria: RunFilter, expected: str) -> None:
+def test_filters_apply_to_runs_in_all_states(
+    runs: AllRuns, criteria: RunFilter, expected: str
+) -> None:
     for size in (1, 200):
         assert get_names(list_all(runs, criteria, size)) == expected.split()
 
@@ -118,5 +146,7 @@ def test_unreadable_statistics_are_reported_or_left_out(tmp_path: Path, journal:
     with pytest.raises((ToolError, StorageError)):
         AllRuns(sources, journal, Redactor()).list_page(RunFilter())
     active = [make_record("a1", 0, None)]
-    page = AllRuns(sources, journal, Redactor(), active, skips_unreadable=True).list_page(RunFilter())
+    page = AllRuns(sources, journal, Redactor(), active, skips_unreadable=True).list_page(
+        RunFilter()
+    )
     assert get_names(page.runs) == ["a1"]

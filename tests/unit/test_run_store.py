@@ -1,4 +1,6 @@
-"""Durable runs: answers and grants of several processes, changed rows, processes that were killed, and quotas."""
+"""Durable runs: answers and grants of several processes, changed rows, processes that were killed,
+and quotas.
+"""
 
 import asyncio
 import sqlite3
@@ -34,7 +36,14 @@ from onetool.state.leases import Leases
 from onetool.state.opening import open_files
 from onetool.state.postgres_database import Database
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord, RunState
-from onetool.state.run_store import PRUNE_RUNS, RETENTION_SECONDS, SENT_SECONDS, RunQuota, RunStore, RunTables
+from onetool.state.run_store import (
+    PRUNE_RUNS,
+    RETENTION_SECONDS,
+    SENT_SECONDS,
+    RunQuota,
+    RunStore,
+    RunTables,
+)
 from onetool.state.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
 from onetool.util.context import Caller, RunScope, ToolContext
@@ -54,7 +63,9 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 def make_call(number: int = 1, state: CallState = CallState.PENDING, **facts: Any) -> DurableCall:
-    return DurableCall(number, "gh.create_issue", f'{{"title":"{PRIVATE}"}}', f"key-{number}", 0, state, **facts)
+    return DurableCall(
+        number, "gh.create_issue", f'{{"title":"{PRIVATE}"}}', f"key-{number}", 0, state, **facts
+    )
 
 
 def put_run(store: RunTables, *calls: DurableCall, **facts: Any) -> str:
@@ -70,7 +81,9 @@ def list_states(store: RunStore, run_id: str) -> list[str]:
 
 def start_program(program: str, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def change_database(directory: Path, *statements: str) -> None:
@@ -80,27 +93,40 @@ def change_database(directory: Path, *statements: str) -> None:
         database.commit()
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def test_nothing_is_created_before_the_first_run(store: RunStore, tmp_path: Path) -> None:
     assert store.get_run("r_1") is None
-    assert (store.list_runs(), store.list_calls("r_1"), store.list_grants("default", "r_1")) == ([], [], [])
-    assert (store.version(), store.delete_expired(NOW), store.is_alive(store.owner)) == (0, 0, False)
+    assert (store.list_runs(), store.list_calls("r_1"), store.list_grants("default", "r_1")) == (
+        [],
+        [],
+        [],
+    )
+    assert (store.version(), store.delete_expired(NOW), store.is_alive(store.owner)) == (
+        0,
+        0,
+        False,
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_files_are_private_and_values_are_encrypted(store: RunStore, tmp_path: Path) -> None:
     run_id = put_run(store, make_call(1), make_call(2, reason=PRIVATE))
     store.write_calls(run_id, [make_call(3, CallState.DONE, result=PRIVATE)])
-    store.decide(run_id, Decision(is_approved=True, by="ann", grants=(Grant("g_1", "gh.*", {"title": PRIVATE}),)))
+    store.decide(
+        run_id,
+        Decision(is_approved=True, by="ann", grants=(Grant("g_1", "gh.*", {"title": PRIVATE}),)),
+    )
     store.set_state(run_id, RunState.DONE, outcome=PRIVATE)
     paths = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
     assert {"runs.db", "runs.db-wal", "runs.key", "owners"} <= {path.name for path in paths}
     assert {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in paths} == {
         path.name: "0o700" if path.is_dir() else "0o600" for path in paths
     }
-    assert [path for path in paths if path.is_file() and PRIVATE.encode() in path.read_bytes()] == []
+    assert [
+        path for path in paths if path.is_file() and PRIVATE.encode() in path.read_bytes()
+    ] == []
     found = store.get_run(run_id)
     assert found is not None
     assert (found.code, found.outcome) == (f"code({PRIVATE!r})", PRIVATE)
@@ -117,12 +143,16 @@ def test_concurrent_processes_create_one_key(tmp_path: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         sealed = list(pool.map(seal, range(8)))
-    assert [Sealer.from_file(file).open(each, b"a number") for each in sealed] == [b"%d" % each for each in range(8)]
+    assert [Sealer.from_file(file).open(each, b"a number") for each in sealed] == [
+        b"%d" % each for each in range(8)
+    ]
 
 
 CHANGES = {
     "an approval": ["UPDATE calls SET state = 'approved' WHERE number = 1"],
-    "a copied call": ["UPDATE calls SET sealed = (SELECT sealed FROM calls WHERE number = 2) WHERE number = 1"],
+    "a copied call": [
+        "UPDATE calls SET sealed = (SELECT sealed FROM calls WHERE number = 2) WHERE number = 1"
+    ],
     "a call of another run": ["UPDATE calls SET run = (SELECT max(id) FROM runs) WHERE number = 2"],
     "a sealed byte": ["UPDATE calls SET sealed = CAST(sealed || x'00' AS BLOB) WHERE number = 1"],
     "text instead of a sealed value": ["UPDATE runs SET sealed = 'sealed'"],
@@ -156,7 +186,11 @@ def test_a_lost_key_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     with closing(RunStore(tmp_path)) as store:
         put_run(store)
     original = key.read_text()
-    for content, problem in (("", "is damaged"), ("ab" * 32, "was not sealed with the key"), (None, "is missing")):
+    for content, problem in (
+        ("", "is damaged"),
+        ("ab" * 32, "was not sealed with the key"),
+        (None, "is missing"),
+    ):
         key.unlink()
         if content is not None:
             key.write_text(content)
@@ -204,7 +238,7 @@ def test_a_deleted_directory_is_created_again(store: RunStore, tmp_path: Path) -
         assert other.is_alive(store.owner)
 
 
-# --- answers -------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 DECIDE = """
 import sys
@@ -250,7 +284,9 @@ def test_some_calls_are_approved_and_the_others_still_wait(store: RunStore) -> N
     assert store.list_calls(run_id)[0].reason == "it writes"
     late = Decision(is_approved=False, by="bob", reason="no", grants=(Grant("g_late", "*"),))
     assert store.decide(run_id, late) == [2]
-    assert store.list_calls(run_id, {CallState.REJECTED}) == [make_call(2, CallState.REJECTED, by="bob", reason="no")]
+    assert store.list_calls(run_id, {CallState.REJECTED}) == [
+        make_call(2, CallState.REJECTED, by="bob", reason="no")
+    ]
     assert store.decide(run_id, replace(APPROVE, grants=(Grant("g_late", "*"),))) == []
     assert store.list_grants("default", run_id) == []
     with pytest.raises(ToolError, match="no run 'r_unknown'") as caught:
@@ -261,9 +297,9 @@ def test_some_calls_are_approved_and_the_others_still_wait(store: RunStore) -> N
 def test_a_stopped_run_sends_nothing_more(store: RunStore) -> None:
     approved = put_run(store, make_call(1), make_call(2))
     store.decide(approved, replace(APPROVE, calls=(1,)))
-    assert store.decide(approved, Decision(is_approved=True, by="ann", calls=(), reason="enough", stops_run=True)) == [
-        2
-    ]
+    assert store.decide(
+        approved, Decision(is_approved=True, by="ann", calls=(), reason="enough", stops_run=True)
+    ) == [2]
     run = store.get_run(approved)
     assert run is not None
     assert (run.state, run.reason) == (RunState.CANCELLED, "enough")
@@ -291,7 +327,9 @@ def test_a_stopped_run_sends_nothing_more(store: RunStore) -> None:
         (make_call(1, CallState.UNKNOWN, is_idempotent=True), True),
         (make_call(1, CallState.DONE, is_idempotent=True), False),
     ],
-    ids=lambda value: f"{value.state}-{value.is_idempotent}" if isinstance(value, DurableCall) else "",
+    ids=lambda value: (
+        f"{value.state}-{value.is_idempotent}" if isinstance(value, DurableCall) else ""
+    ),
 )
 def test_a_call_is_sent_once_and_only_if_its_approval_is_stored(
     store: RunStore, known: DurableCall, is_sent: bool
@@ -322,10 +360,12 @@ def test_a_person_resolves_an_unknown_call_once(store: RunStore) -> None:
     run_id = put_run(store, make_call(1, CallState.UNKNOWN), state=RunState.HALTED)
     assert store.resolve(run_id, 1, CallState.DONE, by="ann", result='{"value": null}')
     assert not store.resolve(run_id, 1, CallState.APPROVED, by="bob")
-    assert store.list_calls(run_id) == [make_call(1, CallState.DONE, by="ann", result='{"value": null}')]
+    assert store.list_calls(run_id) == [
+        make_call(1, CallState.DONE, by="ann", result='{"value": null}')
+    ]
 
 
-# --- grants --------------------------------------------------------------------------------------------------------
+# --- grants ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -349,7 +389,9 @@ def test_a_grant_never_covers_more_calls_than_it_has_left(
 ) -> None:
     run_id = put_run(shared[0], make_call(1), state=RunState.RUNNING)
     other = put_run(shared[0], state=RunState.RUNNING)
-    grant = Grant(f"g_{run_id}", "gh.*", left=left, run=None if is_for_all_runs else run_id, expires=expires)
+    grant = Grant(
+        f"g_{run_id}", "gh.*", left=left, run=None if is_for_all_runs else run_id, expires=expires
+    )
     assert shared[0].decide(run_id, replace(APPROVE, grants=(grant,))) == [1]
     numbers = iter(range(2, 100))
     plan = [(shared[i % 3], [next(numbers) for _ in range(size)]) for i, size in enumerate(batches)]
@@ -357,7 +399,9 @@ def test_a_grant_never_covers_more_calls_than_it_has_left(
     def use(store: RunStore, chosen: list[int]) -> bool:
         calls = [make_call(number, CallState.SENT, by="grant") for number in chosen]
         try:
-            store.write_calls(run_id, [make_call(min(chosen) + 100, CallState.DONE), *calls], grant=grant.id)
+            store.write_calls(
+                run_id, [make_call(min(chosen) + 100, CallState.DONE), *calls], grant=grant.id
+            )
         except ApprovalRequired:
             return False
         return True
@@ -368,9 +412,13 @@ def test_a_grant_never_covers_more_calls_than_it_has_left(
     is_valid = expires in (0.0, NOW + 1)
     assert len(shared[1].list_calls(run_id, {CallState.SENT})) == used <= (left if is_valid else 0)
     if is_valid:  # a batch that fits is never rejected
-        rejected = [size for size, is_accepted in zip(batches, accepted, strict=True) if not is_accepted]
+        rejected = [
+            size for size, is_accepted in zip(batches, accepted, strict=True) if not is_accepted
+        ]
         assert all(size > left - used for size in rejected)
-    remaining = [each.left for each in shared[2].list_grants("default", run_id) if each.id == grant.id]
+    remaining = [
+        each.left for each in shared[2].list_grants("default", run_id) if each.id == grant.id
+    ]
     assert remaining == ([left - used] if is_valid and left > used else [])
     is_usable_elsewhere = is_valid and is_for_all_runs and left > used
     if is_usable_elsewhere:
@@ -391,7 +439,7 @@ def test_a_grant_belongs_to_its_agent(store: RunStore) -> None:
     assert [grant.left for grant in store.list_grants("other", run_id)] == [9]
 
 
-# --- processes -----------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 OWN = """
 import sys
@@ -436,11 +484,14 @@ def test_changes_of_other_processes_change_the_version(store: RunStore, tmp_path
         assert other.version() != seen[1]
 
 
-# --- expiry and quotas ---------------------------------------------------------------------------------------------
+# --- expiry and quotas ----------------------------------------------------------------------------
 
 
 def test_unanswered_runs_expire_and_ended_runs_are_deleted(store: RunStore, tmp_path: Path) -> None:
-    late, waiting = put_run(store, make_call(1), expires=NOW), put_run(store, make_call(1), expires=0.0)
+    late, waiting = (
+        put_run(store, make_call(1), expires=NOW),
+        put_run(store, make_call(1), expires=0.0),
+    )
     running = put_run(store, make_call(1, CallState.SENT), state=RunState.RUNNING, expires=NOW)
     assert store.decide(late, APPROVE) == []
     assert store.delete_expired(NOW) == 1
@@ -462,7 +513,9 @@ def test_unanswered_runs_expire_and_ended_runs_are_deleted(store: RunStore, tmp_
 def test_quotas_are_typed_errors_and_ended_runs_make_room(tmp_path: Path) -> None:
     with closing(RunStore(tmp_path, quota=RunQuota(3, 2, 5), clock=lambda: NOW)) as store:
         first, _ = put_run(store), put_run(store)
-        with pytest.raises(StorageError, match="2 runs of agent default wait for approval") as caught:
+        with pytest.raises(
+            StorageError, match="2 runs of agent default wait for approval"
+        ) as caught:
             put_run(store)
         assert "onetool approvals" in caught.value.hint
         running = put_run(store, state=RunState.RUNNING)
@@ -508,7 +561,9 @@ def test_the_bytes_of_all_runs_are_limited_before_a_call_is_sent(small: RunTable
     assert [call.number for call in small.list_calls(run)] == [1, 2, 3, 4, 5]
 
 
-def test_sent_calls_are_known_for_a_month_and_deleted_then(small: RunTables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sent_calls_are_known_for_a_month_and_deleted_then(
+    small: RunTables, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = time.time() - SENT_SECONDS  # PostgreSQL compares with its own clock
     monkeypatch.setattr(small, "_clock", lambda: begun)
     call = make_call(1, CallState.SENT, by="ann")
@@ -516,7 +571,9 @@ def test_sent_calls_are_known_for_a_month_and_deleted_then(small: RunTables, mon
     small.write_calls(run, [call])
     small.set_state(run, RunState.DONE)
     assert small.delete_expired(begun + RETENTION_SECONDS) == 1
-    put_run(small, make_call(1, CallState.APPROVED, by="ann"), id=run, state=RunState.RUNNING)  # from a backup
+    put_run(
+        small, make_call(1, CallState.APPROVED, by="ann"), id=run, state=RunState.RUNNING
+    )  # from a backup
     with pytest.raises(CallRejected, match="was sent before"):
         small.write_calls(run, [call])
     small.delete_expired(begun + SENT_SECONDS)
@@ -526,7 +583,9 @@ def test_sent_calls_are_known_for_a_month_and_deleted_then(small: RunTables, mon
 def test_as_many_ended_runs_as_needed_make_room(small: RunTables) -> None:
     for _ in range(2 * PRUNE_RUNS + 1):
         small.set_state(put_run(small, state=RunState.RUNNING), RunState.DONE)
-    large = put_run(small, make_call(1, CallState.DONE, result="x" * 1_000_000), state=RunState.RUNNING)
+    large = put_run(
+        small, make_call(1, CallState.DONE, result="x" * 1_000_000), state=RunState.RUNNING
+    )
     small.set_state(large, RunState.DONE)
     run = put_run(small, state=RunState.RUNNING)
     assert [known.id for known in small.list_runs()] == [run]
@@ -546,7 +605,9 @@ def test_a_run_whose_journal_is_full_sends_no_more_calls(tmp_path: Path) -> None
         runs = open_runs(RunStore(tmp_path), bus, Agent())
         gate = runs.open_gate(Caller(), "run", run_id=f"r_{'0' * 32}")
         context = ToolContext(run=RunScope(gate=gate))
-        results = [await bus.call_tool("fake.put", {"value": "x" * (30 << 20)}, context) for _ in range(3)]
+        results = [
+            await bus.call_tool("fake.put", {"value": "x" * (30 << 20)}, context) for _ in range(3)
+        ]
         await runs.close()
         return results
 
@@ -557,7 +618,7 @@ def test_a_run_whose_journal_is_full_sends_no_more_calls(tmp_path: Path) -> None
     assert len(made) == 2
 
 
-# --- kill -9 at every statement ------------------------------------------------------------------------------------
+# --- kill -9 at every statement -------------------------------------------------------------------
 
 KILLED = """
 import os, signal, sqlite3, sys
@@ -618,11 +679,17 @@ def test_a_killed_process_has_recorded_every_call_that_it_sent(tmp_path: Path) -
         effects = [int(line) for line in file.read_text().split()] if file.exists() else []
         with closing(RunStore(directory)) as store:
             states = {call.number: call.state for call in store.list_calls("r_1")}
-            sent = [number for number, state in states.items() if state in {CallState.SENT, CallState.DONE}]
+            sent = [
+                number
+                for number, state in states.items()
+                if state in {CallState.SENT, CallState.DONE}
+            ]
             done = [number for number, state in states.items() if state is CallState.DONE]
             assert set(done) <= set(effects) <= set(sent), step
             grants = store.list_grants("default", "r_1")
-            assert bool(grants) == (states.get(1) in {"approved", "sent", "done"} and 2 not in states), step
+            assert bool(grants) == (
+                states.get(1) in {"approved", "sent", "done"} and 2 not in states
+            ), step
             run = store.get_run("r_1")
             if run is None:
                 put_run(store)  # files that were not created completely are usable
@@ -631,7 +698,7 @@ def test_a_killed_process_has_recorded_every_call_that_it_sent(tmp_path: Path) -
     assert effects == [1, 2, 3]
 
 
-# --- clocks ----------------------------------------------------------------------------------------------------------
+# --- clocks ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("days", [8, -8])
@@ -682,7 +749,9 @@ def test_a_jump_of_the_clock_is_reported_and_holds_after_a_reload(
         (problem,) = state.problems
         assert f"the clock jumped by {days * 86_400:+,} s" in problem.message
         assert problem.hint
-        reloaded = StoredResults.open(state, Output())  # opened by a reload of the settings, while the clock is wrong
+        reloaded = StoredResults.open(
+            state, Output()
+        )  # opened by a reload of the settings, while the clock is wrong
         reloaded.put("of a wrong time", tool="t")
         jump[0] = 0.0
         assert kept.load(handle) == "text"
@@ -702,12 +771,21 @@ def test_the_wait_for_people_does_not_depend_on_the_clock(tmp_path: Path) -> Non
         runs = open_runs(RunStore(tmp_path), bus, ASK_WRITES)
         text = encode_arguments({"value": 1})
         ahead = DurableCall(
-            1, "fake.put", text, digest_call("fake.put", text), 0, CallState.PENDING, ("write",), at=time.time() + 3600
+            1,
+            "fake.put",
+            text,
+            digest_call("fake.put", text),
+            0,
+            CallState.PENDING,
+            ("write",),
+            at=time.time() + 3600,
         )
         record = RunRecord(f"r_{'0' * 32}", "default", "code", is_replayable=True)
         policy = Policy.from_settings(ASK_WRITES)
         gate = Gate(runs, record, policy, via={"cli"}, hold=0.05, recorded=[ahead])
-        calling = asyncio.ensure_future(bus.call_tool("fake.put", {"value": 1}, ToolContext(run=RunScope(gate=gate))))
+        calling = asyncio.ensure_future(
+            bus.call_tool("fake.put", {"value": 1}, ToolContext(run=RunScope(gate=gate)))
+        )
         await asyncio.wait_for(gate.paused.wait(), 20)
         calling.cancel()
         await runs.close()
@@ -731,7 +809,9 @@ def test_a_run_that_waits_is_replayed_if_cells_are_not_kept(tmp_path: Path) -> N
             async def execute(self, gate: Gate) -> Answer:
                 event = next(executions)
                 try:
-                    result = await bus.call_tool("fake.put", {"value": 1}, ToolContext(run=RunScope(gate=gate)))
+                    result = await bus.call_tool(
+                        "fake.put", {"value": 1}, ToolContext(run=RunScope(gate=gate))
+                    )
                 finally:
                     event.set()
                 value = result.unwrap()
@@ -741,7 +821,9 @@ def test_a_run_that_waits_is_replayed_if_cells_are_not_kept(tmp_path: Path) -> N
         gate = runs.open_gate(Caller(), "run", run_id=f"r_{'0' * 32}", hold=0.01)
         assert await runs.run_in_task(gate, runs.execute(gate)) is None
         await asyncio.wait_for(ended[0].wait(), 20)
-        await runs.decide(gate.id, Decision(by="ann", is_approved=True, calls=(1,)), via="cli", transport="cli")
+        await runs.decide(
+            gate.id, Decision(by="ann", is_approved=True, calls=(1,)), via="cli", transport="cli"
+        )
         outcome = await runs.wait_for_end(gate.id, "default", "", 20)
         await runs.close()
         return sum(event.is_set() for event in ended), outcome

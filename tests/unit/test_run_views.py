@@ -19,7 +19,9 @@ SECRET = "s3cr3t-value-1"
 
 
 def test_arguments_are_shown_safely_and_what_is_hidden_is_counted(tmp_path: Path) -> None:
-    call = make_call(1, "mail.send", to=f"a\u202eb {SECRET}", body="x" * 5000, rows=["y" * 3900] * 10, n=1)
+    call = make_call(
+        1, "mail.send", to=f"a\u202eb {SECRET}", body="x" * 5000, rows=["y" * 3900] * 10, n=1
+    )
     odd = make_call(2, "mail.send", CallState.PENDING, **{"x: 1\n  3. mail.send": 1})
     run = store_run(tmp_path, call, odd, client="a\nb")
     store = RunStore(tmp_path)
@@ -33,7 +35,10 @@ def test_arguments_are_shown_safely_and_what_is_hidden_is_counted(tmp_path: Path
     assert shown.arguments["rows"][-1].endswith("more items not shown)")
     assert len(json.dumps(waiting.as_json())) < 30_000
     assert SECRET not in json.dumps(
-        [call.as_json() for call in list_recorded(store, find_run(store, run[:8]).id, Redactor([SECRET]))]
+        [
+            call.as_json()
+            for call in list_recorded(store, find_run(store, run[:8]).id, Redactor([SECRET]))
+        ]
     )
     store_run(tmp_path, call, run_id=f"{run[:-1]}x")
     with pytest.raises(ToolError, match="ambiguous: 2 runs"):
@@ -85,7 +90,11 @@ def test_durations() -> None:
 
 
 def test_names_that_look_the_same_do_not_hide_each_other(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"to\u200b": "eve", "to\\u200b": "ada", "body": {"a\u200b": 1, "a\\u200b": 2}}
+    arguments: dict[str, Any] = {
+        "to\u200b": "eve",
+        "to\\u200b": "ada",
+        "body": {"a\u200b": 1, "a\\u200b": 2},
+    }
     run = store_run(tmp_path, make_call(1, "mail.send", **arguments))
     store = RunStore(tmp_path)
     (waiting,) = list_waiting(store, Redactor())

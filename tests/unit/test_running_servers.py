@@ -39,7 +39,8 @@ def test_entries_without_a_lock_are_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"pid": "x"}', '{"pid": true}', "[" * 100_000, '{"generation": "2"}']
+    "content",
+    ["", "[]", "{", '{"pid": "x"}', '{"pid": true}', "[" * 100_000, '{"generation": "2"}'],
 )
 def test_damaged_entries_and_requests_are_ignored(tmp_path: Path, content: str) -> None:
     held = Registration.create(tmp_path, ENTRY)

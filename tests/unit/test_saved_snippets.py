@@ -23,7 +23,10 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("code", "params"),
     [
         ("hub.issues(repo='me/app', limit=5)", {"repo": "me/app", "limit": 5}),
-        ("hub.issues('me/app')\nhub.close_issue(7, repo='me/app')", {"repo": "me/app", "number": 7}),
+        (
+            "hub.issues('me/app')\nhub.close_issue(7, repo='me/app')",
+            {"repo": "me/app", "number": 7},
+        ),
         ("hub.issues(repo='a')\nhub.issues(repo='b')", {"repo": "a", "repo_2": "b"}),
         ("name = 'é \"quoted\" {{ x }}'\nhub.issues(repo=name)", {"name": 'é "quoted" {{ x }}'}),
         ("x = f'{{{1}}} {{% y %}}'\nhub.issues(repo=x, limit=1)", {"limit": 1}),
@@ -31,7 +34,9 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
         ("n = '12'\nhub.issues(limit=True, repo=n)", {"n": "12", "limit": True}),
     ],
 )
-def test_literals_become_parameters_and_defaults_restore_the_code(code: str, params: dict[str, Any]) -> None:
+def test_literals_become_parameters_and_defaults_restore_the_code(
+    code: str, params: dict[str, Any]
+) -> None:
     template = make_template(code, CALLS)
     assert template.params == params
     snippet = SavedSnippet("default", "s", "text", template.body, template.params).to_snippet()

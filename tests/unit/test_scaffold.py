@@ -46,13 +46,17 @@ EXAMPLES = {
 WRITER = "agents: {default: {permissions: [read, write]}}"
 
 
-# --- the directory -----------------------------------------------------------------------------------------
+# --- the directory --------------------------------------------------------------------------------
 
 
 def test_a_directory_gets_settings_an_example_and_a_gitignore(tmp_path: Path) -> None:
     directory = tmp_path / ".onetool"
     example = extension_file(directory, "hello")
-    assert write_settings_directory(directory) == [directory / "onetool.yaml", directory / ".gitignore", example]
+    assert write_settings_directory(directory) == [
+        directory / "onetool.yaml",
+        directory / ".gitignore",
+        example,
+    ]
     assert example == directory / "tools" / "hello" / "hello_tools.py"
 
 
@@ -92,7 +96,9 @@ def test_every_setting_is_listed_with_its_default() -> None:
     assert written["agents"]["default"]["budgets"].keys() == Budgets.kinds().keys()
 
 
-@pytest.mark.parametrize("kind", [Server, ToolFilter, PackSettings, Snippet, Param, Token, Issuer, Topic, Sandbox])
+@pytest.mark.parametrize(
+    "kind", [Server, ToolFilter, PackSettings, Snippet, Param, Token, Issuer, Topic, Sandbox]
+)
 def test_every_key_of_an_entry_is_in_an_example(kind: type[Section]) -> None:
     missing = [key for key in kind.kinds() if not re.search(rf"[#{{ ]{key}:", CONFIGURATION)]
     assert missing == []
@@ -107,7 +113,9 @@ def test_the_examples_are_valid(tmp_path: Path, key: str) -> None:
 
 
 def test_private_and_generated_files_are_ignored_by_git() -> None:
-    assert {"secrets.yaml", "logs/", "stats/", "tmp/", "cache/", "environments/"} <= set(NOT_FOR_GIT.split())
+    assert {"secrets.yaml", "logs/", "stats/", "tmp/", "cache/", "environments/"} <= set(
+        NOT_FOR_GIT.split()
+    )
 
 
 def test_existing_files_are_not_changed(tmp_path: Path) -> None:
@@ -126,10 +134,12 @@ def test_links_are_not_followed_when_writing(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
-# --- a pack ------------------------------------------------------------------------------------------------
+# --- a pack ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["", "my-pack", "a b", "../up", "a/b", "1st", "a.b", "class", "None", "x\n", "x\0"])
+@pytest.mark.parametrize(
+    "name", ["", "my-pack", "a b", "../up", "a/b", "1st", "a.b", "class", "None", "x\n", "x\0"]
+)
 def test_an_invalid_pack_name_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(ToolError, match="invalid pack name"):
         write_extension(tmp_path, name)
@@ -177,7 +187,7 @@ def test_a_pack_created_by_a_model_in_a_project_needs_trust(tmp_path: Path) -> N
         assert app.data("ot.tools(pattern='notes.', info='list')") == ["notes.greet", "notes.since"]
 
 
-# --- the command -------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_init_lists_written_files_and_next_steps(tmp_path: Path) -> None:
@@ -224,9 +234,16 @@ def test_init_reports_that_trust_cannot_be_stored(tmp_path: Path) -> None:
     assert "Traceback" not in process.stderr
 
 
-def run_in_directory(directory: Path, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_in_directory(
+    directory: Path, home: Path, *arguments: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [PROGRAM, *arguments], cwd=directory, env=environment(home), capture_output=True, encoding="utf-8", check=False
+        [PROGRAM, *arguments],
+        cwd=directory,
+        env=environment(home),
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
     )
 
 

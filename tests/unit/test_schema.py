@@ -1,4 +1,6 @@
-"""Schemas from functions, from JSON and from source that is never run: they are the same for the same function."""
+"""Schemas from functions, from JSON and from source that is never run: they are the same for the
+same function.
+"""
 
 import ast
 from datetime import date
@@ -73,7 +75,11 @@ def test_variadic_parameters_are_a_list_and_open_names() -> None:
     for schema in (Schema.from_callable(many), Schema.from_source(source, "many")):
         day = {"type": "string", "format": "date"}
         assert schema.properties["days"] == {"type": "array", "items": day}
-        assert (set(schema.required), schema.variadic, set(schema.keyword_only)) == ({"first"}, "days", {"flag"})
+        assert (set(schema.required), schema.variadic, set(schema.keyword_only)) == (
+            {"first"},
+            "days",
+            {"flag"},
+        )
         assert schema.open
         assert schema.check({"first": 1, "other": "2"}) == {"first": 1, "other": 2}
         with pytest.raises(ArgumentError, match='other: "x" is not of type "integer"'):
@@ -107,7 +113,9 @@ def test_invalid_arguments_are_an_error_with_the_reason(args: dict[str, Any], me
 
 
 def test_a_schema_never_fetches_another_document() -> None:
-    schema = Schema.from_json({"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}})
+    schema = Schema.from_json(
+        {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x.json"}}}
+    )
     with pytest.raises(ArgumentError, match="invalid schema of the tool"):
         schema.check({"a": 1})
 
@@ -149,19 +157,37 @@ def test_a_signature_shows_how_arguments_are_passed() -> None:
     def run(first: int, second: int = 2, *, third: int, fourth: int = 4) -> None: ...
 
     tool = Tool("a.run", NullBackend(), Schema.from_callable(run))
-    assert signature(tool).startswith("a.run(first: int, second: int = 2, *, third: int, fourth: int = 4)")
+    assert signature(tool).startswith(
+        "a.run(first: int, second: int = 2, *, third: int, fourth: int = 4)"
+    )
     assert short_call(tool, "a.run") == "a.run(first, third=third, second=2, fourth=4)"
-    names = {"ok": {"type": "string"}, "user-id": {"type": "string"}, "class": {}, "x y": {"type": "integer"}}
-    odd = Tool("a.odd", NullBackend(), Schema.from_json({"properties": names, "required": ["user-id", "class", "ok"]}))
+    names = {
+        "ok": {"type": "string"},
+        "user-id": {"type": "string"},
+        "class": {},
+        "x y": {"type": "integer"},
+    }
+    odd = Tool(
+        "a.odd",
+        NullBackend(),
+        Schema.from_json({"properties": names, "required": ["user-id", "class", "ok"]}),
+    )
     fields = "**{'user-id': str, 'class': Any, 'x y': NotRequired[int]}"
     assert signature(odd) == f"a.odd(ok: str, {fields})"
     assert short_call(odd, "a.odd") == "a.odd(ok, **{'user-id': ...}, **{'class': ...}, ...)"
-    late = Tool("a.late", NullBackend(), Schema.from_json({"properties": {"user-id": {}, "ok": {"default": 1}}}))
+    late = Tool(
+        "a.late",
+        NullBackend(),
+        Schema.from_json({"properties": {"user-id": {}, "ok": {"default": 1}}}),
+    )
     assert signature(late) == "a.late(*, ok: Any = 1, **{'user-id': NotRequired[Any]})"
 
 
 def test_an_optional_argument_without_default_is_none_and_may_be_passed_as_none() -> None:
-    schema = {"properties": {"repo": {"type": "string"}, "query": {"type": "string"}}, "required": ["query"]}
+    schema = {
+        "properties": {"repo": {"type": "string"}, "query": {"type": "string"}},
+        "required": ["query"],
+    }
     tool = Tool("github.search", NullBackend(), Schema.from_json(schema))
     assert signature(tool) == "github.search(query: str, repo: str = None)"
     assert bind(tool, ["what", "where"], {}) == {"query": "what", "repo": "where"}
@@ -170,8 +196,14 @@ def test_an_optional_argument_without_default_is_none_and_may_be_passed_as_none(
         tool.input.check({"query": None})
 
 
-TAG = {"type": "object", "properties": {"name": {"type": "string"}, "color": {"type": "string", "default": "red"}}}
-NODE = {"type": "object", "properties": {"label": {"type": "string"}, "next": {"$ref": "#/$defs/node"}}}
+TAG = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "color": {"type": "string", "default": "red"}},
+}
+NODE = {
+    "type": "object",
+    "properties": {"label": {"type": "string"}, "next": {"$ref": "#/$defs/node"}},
+}
 TAGGED: dict[str, Any] = {
     "type": "object",
     "$defs": {"tag": {**TAG, "required": ["name"]}, "node": NODE},
@@ -180,7 +212,10 @@ TAGGED: dict[str, Any] = {
         "tree": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]},
         "both": {"allOf": [{"$ref": "#/$defs/tag"}, {"properties": {"size": {"const": 3}}}]},
         "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
-        "wide": {"type": "object", "properties": {f"field_{n}": {"type": "string"} for n in range(500)}},
+        "wide": {
+            "type": "object",
+            "properties": {f"field_{n}": {"type": "string"} for n in range(500)},
+        },
         "month": {"enum": [f"month {n}" for n in range(1, 13)], "type": "string"},
     },
     "required": ["tags"],
@@ -192,8 +227,9 @@ def test_objects_are_shown_with_their_fields() -> None:
     tag = "{'name': str, 'color': NotRequired[str]}"
     tree = "{'label': NotRequired[str], 'next': NotRequired[dict]}"
     both = "{'name': str, 'color': NotRequired[str], 'size': NotRequired[Literal[3]]}"
-    assert signature(tool) == (
-        f"shop.tag(tags: list[{tag}], tree: {tree} | None = None, both: {both} = None, "
+    assert (
+        signature(tool)
+        == f"shop.tag(tags: list[{tag}], tree: {tree} | None = None, both: {both} = None, "
         "counts: dict[str, int] = None, wide: dict = None, month: str = None)"
     )
     ast.parse(f"def f({signature(tool).partition('(')[2]}: ...")  # valid Python
@@ -213,8 +249,16 @@ def test_objects_are_shown_with_their_fields() -> None:
 
 def test_recursive_schemas_are_bounded() -> None:
     loop = {"$ref": "#/$defs/loop"}
-    wide = {"type": "object", "properties": {f"a{n}": loop for n in range(30)}, "allOf": [loop, loop]}
-    schema = {"type": "object", "properties": {"x": loop, "y": {"anyOf": [loop] * 50}}, "$defs": {"loop": wide}}
+    wide = {
+        "type": "object",
+        "properties": {f"a{n}": loop for n in range(30)},
+        "allOf": [loop, loop],
+    }
+    schema = {
+        "type": "object",
+        "properties": {"x": loop, "y": {"anyOf": [loop] * 50}},
+        "$defs": {"loop": wide},
+    }
     tool = Tool("shop.loop", NullBackend(), Schema.from_json(schema))
     assert len(signature(tool)) < 1_000
     assert len(list_arguments(schema)) <= 101
@@ -244,7 +288,10 @@ def test_types_are_shown_as_python_types(part: dict[str, Any], word: str) -> Non
 
 def test_a_type_that_contains_itself_ends() -> None:
     root = {"$defs": {"Row": {"type": "array", "items": {"$ref": "#/$defs/Row"}}}}
-    assert type_name({"$ref": "#/$defs/Row"}, root, 1) == f"{'list[' * MAX_TYPE_DEPTH}Any{']' * MAX_TYPE_DEPTH}"
+    assert (
+        type_name({"$ref": "#/$defs/Row"}, root, 1)
+        == f"{'list[' * MAX_TYPE_DEPTH}Any{']' * MAX_TYPE_DEPTH}"
+    )
 
 
 INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
@@ -257,12 +304,22 @@ INTEGERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
         ({"type": "number"}, 3.0, 3.0),
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 3.0, 3),
         ({"anyOf": [INTEGERS, {"type": "null"}]}, [1.0, 2], [1, 2]),
-        ({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "number"}]}, [1.0, 2.0], [1, 2.0]),
-        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "integer"}}, [1.0, 2.0], [1, 2]),
+        (
+            {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "number"}]},
+            [1.0, 2.0],
+            [1, 2.0],
+        ),
+        (
+            {"type": "array", "prefixItems": [{"type": "integer"}], "items": {"type": "integer"}},
+            [1.0, 2.0],
+            [1, 2],
+        ),
         ({"type": "object", "additionalProperties": INTEGERS}, {"a": [3.0]}, {"a": [3]}),
     ],
 )
-def test_a_float_without_a_fraction_becomes_a_declared_integer(part: Any, given: Any, expected: Any) -> None:
+def test_a_float_without_a_fraction_becomes_a_declared_integer(
+    part: Any, given: Any, expected: Any
+) -> None:
     checked = Schema.from_json({"type": "object", "properties": {"x": part}}).check({"x": given})
     assert repr(checked["x"]) == repr(expected)
 
@@ -274,7 +331,10 @@ NESTED: dict[str, Any] = {
         "n": {"type": "integer"},
     },
     "$defs": {
-        "Any": {"type": "object", "properties": {"price": {"type": "number"}, "inner": {"$ref": "#/$defs/Any"}}},
+        "Any": {
+            "type": "object",
+            "properties": {"price": {"type": "number"}, "inner": {"$ref": "#/$defs/Any"}},
+        },
         "Count": {"type": "integer"},
         "Loop": {"$ref": "#/$defs/Loop"},
     },
@@ -295,7 +355,11 @@ NESTED: dict[str, Any] = {
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "3", 3),
         ({"anyOf": [{"$ref": "#/$defs/Count"}, {"type": "null"}]}, "3", 3),
         ({"anyOf": [INTEGERS, {"type": "null"}]}, ["1", 2.0], [1, 2]),
-        ({"$ref": "#/$defs/Any"}, {"price": "1.5", "inner": {"price": "2"}}, {"price": 1.5, "inner": {"price": 2}}),
+        (
+            {"$ref": "#/$defs/Any"},
+            {"price": "1.5", "inner": {"price": "2"}},
+            {"price": 1.5, "inner": {"price": 2}},
+        ),
         ({"type": "array", "items": {"$ref": "#/$defs/Count"}}, [3.0, "4"], [3, 4]),
         # A string, or another reading of it, is possible: it stays what it is.
         ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "3", "3"),
@@ -304,13 +368,19 @@ NESTED: dict[str, Any] = {
         ({"enum": ["3", 3]}, "3", "3"),
     ],
 )
-def test_a_string_becomes_the_number_or_boolean_that_is_declared(part: Any, given: Any, expected: Any) -> None:
+def test_a_string_becomes_the_number_or_boolean_that_is_declared(
+    part: Any, given: Any, expected: Any
+) -> None:
     schema = Schema.from_json({**NESTED, "properties": {"x": part, "n": {"type": "integer"}}})
-    checked = schema.check({"x": given, "n": "1"})  # `n` needs a conversion, so all of them are tried
+    checked = schema.check(
+        {"x": given, "n": "1"}
+    )  # `n` needs a conversion, so all of them are tried
     assert repr(checked) == repr({"x": expected, "n": 1})
 
 
-@pytest.mark.parametrize("text", ["", "three", "3.5", "03", "0x3", " 3", "3 ", "1_000", "1e999", "٣", "9" * 50, "true"])
+@pytest.mark.parametrize(
+    "text", ["", "three", "3.5", "03", "0x3", " 3", "3 ", "1_000", "1e999", "٣", "9" * 50, "true"]
+)
 def test_a_string_that_is_not_exactly_an_integer_is_rejected(text: str) -> None:
     with pytest.raises(ArgumentError, match='is not of type "integer"'):
         Schema.from_json({"properties": {"x": {"type": "integer"}}}).check({"x": text})
@@ -352,17 +422,27 @@ def test_values_of_the_caller_are_not_changed() -> None:
             1.5,
             'x: 1.5 does not match: expected integer >= 1, or string matching "^a"',
         ),
-        ([{"type": "integer"}, INTEGERS], "a", 'x: "a" does not match: expected integer, or array of integer'),
+        (
+            [{"type": "integer"}, INTEGERS],
+            "a",
+            'x: "a" does not match: expected integer, or array of integer',
+        ),
         (
             [{"enum": ["a", "b"]}, {"const": "c"}],
             "d",
             'x: "d" does not match: expected one of "a", "b", or one of "c"',
         ),
-        ([{"$ref": "#/$defs/Any"}, {"type": "null"}], {"price": "x"}, 'x.price: "x" is not of type "number"'),
+        (
+            [{"$ref": "#/$defs/Any"}, {"type": "null"}],
+            {"price": "x"},
+            'x.price: "x" is not of type "number"',
+        ),
         ([{"$ref": "#/$defs/Loop"}, {"type": "string"}, {"type": "null"}], {}, None),
     ],
 )
-def test_a_value_that_fits_no_alternative_says_what_each_expects(choices: Any, given: Any, message: str | None) -> None:
+def test_a_value_that_fits_no_alternative_says_what_each_expects(
+    choices: Any, given: Any, message: str | None
+) -> None:
     schema = Schema.from_json({**NESTED, "properties": {"x": {"anyOf": choices}}})
     if message is None:  # a reference to itself accepts everything
         assert schema.check({"x": given}) == {"x": given}
@@ -381,7 +461,10 @@ def test_the_message_about_many_alternatives_is_short() -> None:
 
 def test_references_cannot_make_a_signature_long() -> None:
     next_one = [{"$ref": f"#/$defs/D{number + 1}"} for number in range(40)]
-    double = {f"D{n}": {"anyOf": [each, {"type": "array", "items": each}]} for n, each in enumerate(next_one)}
+    double = {
+        f"D{n}": {"anyOf": [each, {"type": "array", "items": each}]}
+        for n, each in enumerate(next_one)
+    }
     definitions = {**double, "D40": {"type": "integer"}}
     schema = Schema.from_json({"properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": definitions})
     assert len(signature(Tool("a.b", NullBackend(), schema))) < 10_000
@@ -390,7 +473,10 @@ def test_references_cannot_make_a_signature_long() -> None:
 @pytest.mark.parametrize("keyword", ["allOf", "anyOf", "oneOf"])
 @pytest.mark.parametrize("reference", ["#/$defs/D{}", "#D{}"])
 def test_a_schema_that_expands_exponentially_is_rejected(keyword: str, reference: str) -> None:
-    double = {f"D{n}": {"$anchor": f"D{n}", keyword: [{"$ref": reference.format(n + 1)}] * 2} for n in range(40)}
+    double = {
+        f"D{n}": {"$anchor": f"D{n}", keyword: [{"$ref": reference.format(n + 1)}] * 2}
+        for n in range(40)
+    }
     definitions = {**double, "D40": {"$anchor": "D40", "type": "integer"}}
     schema = {"properties": {"x": {"$ref": reference.format(0)}}, "$defs": definitions}
     with pytest.raises(ArgumentError, match="expand to too many schemas"):
@@ -400,7 +486,9 @@ def test_a_schema_that_expands_exponentially_is_rejected(keyword: str, reference
 @pytest.mark.parametrize("depth", [2, 40])
 def test_errors_in_deep_ambiguous_values_are_found_in_time(depth: int) -> None:
     choice = {"type": "object", "required": ["x"], "properties": {"x": {"$ref": "#/$defs/node"}}}
-    schema = Schema.from_json({"$defs": {"node": {"anyOf": [choice, choice]}}, "$ref": "#/$defs/node"})
+    schema = Schema.from_json(
+        {"$defs": {"node": {"anyOf": [choice, choice]}}, "$ref": "#/$defs/node"}
+    )
     value: dict[str, Any] = {}
     for _ in range(depth):
         value = {"x": value}

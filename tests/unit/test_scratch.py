@@ -1,6 +1,8 @@
-"""Removal of directories filled by hostile code: everything inside is removed, and nothing outside is changed.
+"""Removal of directories filled by hostile code: everything inside is removed, and nothing outside
+is changed.
 
-Root ignores the modes of directories, so the tests that depend on modes also run as an ordinary user.
+Root ignores the modes of directories, so the tests that depend on modes also run as an ordinary
+user.
 """
 
 import ctypes
@@ -202,7 +204,9 @@ def test_a_directory_that_is_still_written_is_removed_when_writing_stops(top: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["files", "folders 5,000 deep", "1,000 files", "folders that nobody may enter"])
+@pytest.mark.parametrize(
+    "kind", ["files", "folders 5,000 deep", "1,000 files", "folders that nobody may enter"]
+)
 def test_concurrent_removals_do_not_stop_each_other(top: Path, kind: str) -> None:
     """The server and the zygote both clean up at the end."""
     LITTER[kind](top)
@@ -224,7 +228,7 @@ def test_no_descriptor_is_left_open(top: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - see above
 
 
-# --- sizes ---------------------------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
 def test_the_size_includes_nested_files(top: Path) -> None:

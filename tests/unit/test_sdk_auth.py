@@ -1,4 +1,7 @@
-"""MCP SDK features that sign-ins rely on. If a test fails, read `onetool.net.oauth` before upgrading the SDK."""
+"""MCP SDK features that sign-ins rely on.
+
+If a test fails, read `onetool.net.oauth` before upgrading the SDK.
+"""
 
 import inspect
 import threading
@@ -28,27 +31,35 @@ from onetool.state.credentials import CredentialFile, CredentialKey, CredentialS
 
 def test_discovery_urls() -> None:
     well_known = "https://a.example/.well-known"
-    assert build_protected_resource_metadata_discovery_urls("https://a.example/x", "https://a.example/mcp") == [
+    assert build_protected_resource_metadata_discovery_urls(
+        "https://a.example/x", "https://a.example/mcp"
+    ) == [
         "https://a.example/x",
         f"{well_known}/oauth-protected-resource/mcp",
         f"{well_known}/oauth-protected-resource",
     ]
-    assert build_oauth_authorization_server_metadata_discovery_urls("https://a.example", "https://b.example/mcp") == [
+    assert build_oauth_authorization_server_metadata_discovery_urls(
+        "https://a.example", "https://b.example/mcp"
+    ) == [
         f"{well_known}/oauth-authorization-server",
         f"{well_known}/openid-configuration",
     ]
-    assert build_oauth_authorization_server_metadata_discovery_urls("https://a.example/t", "https://b.example/mcp") == [
+    assert build_oauth_authorization_server_metadata_discovery_urls(
+        "https://a.example/t", "https://b.example/mcp"
+    ) == [
         f"{well_known}/oauth-authorization-server/t",
         f"{well_known}/openid-configuration/t",
         "https://a.example/t/.well-known/openid-configuration",
     ]
-    assert build_oauth_authorization_server_metadata_discovery_urls(None, "https://a.example/mcp") == [
-        f"{well_known}/oauth-authorization-server"
-    ]
+    assert build_oauth_authorization_server_metadata_discovery_urls(
+        None, "https://a.example/mcp"
+    ) == [f"{well_known}/oauth-authorization-server"]
 
 
 def test_challenges_and_resources() -> None:
-    header = 'Bearer error="insufficient_scope", scope="a b", resource_metadata="https://a.example/m"'
+    header = (
+        'Bearer error="insufficient_scope", scope="a b", resource_metadata="https://a.example/m"'
+    )
     response = httpx2.Response(401, headers={"www-authenticate": header})
     fields = ("error", "scope", "resource_metadata", "realm")
     found = [extract_field_from_www_auth(response, field) for field in fields]
@@ -61,15 +72,25 @@ def test_challenges_and_resources() -> None:
 
 def test_issuers_are_compared_as_strings() -> None:
     assert issuers_match("https://a.example", "https://a.example/")
-    for other in ("https://a.example/t", "https://a.example.evil", "http://a.example", "https://a.example//"):
+    for other in (
+        "https://a.example/t",
+        "https://a.example.evil",
+        "http://a.example",
+        "https://a.example//",
+    ):
         assert not issuers_match("https://a.example", other)
     assert not issuers_match("https://a.example/t", "https://a.example/t/")
 
 
 def test_documents_keep_the_urls_that_the_server_sent() -> None:
     """An issuer without a path must not get a slash, because it is compared with `iss` and claims."""
-    metadata = ServerMetadata.model_validate({"issuer": "https://a.example", "jwks_uri": "https://a.example/keys?x=1"})
-    assert (str(metadata.issuer), str(metadata.jwks_uri)) == ("https://a.example", "https://a.example/keys?x=1")
+    metadata = ServerMetadata.model_validate(
+        {"issuer": "https://a.example", "jwks_uri": "https://a.example/keys?x=1"}
+    )
+    assert (str(metadata.issuer), str(metadata.jwks_uri)) == (
+        "https://a.example",
+        "https://a.example/keys?x=1",
+    )
 
 
 def test_transports_take_a_client_with_auth() -> None:
@@ -78,11 +99,18 @@ def test_transports_take_a_client_with_auth() -> None:
 
 
 def test_the_provider_of_the_sdk_still_holds_its_lock_during_requests() -> None:
-    """OneTool does not use it for that reason. If it changes, the SDK may do what `token_source` does."""
+    """OneTool does not use it for that reason.
+
+    If it changes, the SDK may do what `token_source` does.
+    """
     source = inspect.getsource(OAuthClientProvider._auth_flow)
     lines = source.splitlines()
-    lock = next(number for number, line in enumerate(lines) if "async with self.context.lock" in line)
-    sending = next(number for number, line in enumerate(lines) if "response = yield request" in line)
+    lock = next(
+        number for number, line in enumerate(lines) if "async with self.context.lock" in line
+    )
+    sending = next(
+        number for number, line in enumerate(lines) if "response = yield request" in line
+    )
     assert lock < sending
     assert "expires_at" not in source
 
@@ -133,7 +161,9 @@ def test_a_change_of_a_credential_excludes_only_changes_of_the_same_one(tmp_path
     with ThreadPoolExecutor(2) as pool:
         refreshed = pool.submit(stores[0].update, first, refresh)
         assert is_refreshing.wait(30)
-        for store in stores:  # the other credential is changed while the request to the server takes its time
+        for store in (
+            stores
+        ):  # the other credential is changed while the request to the server takes its time
             store.update(second, lambda before: f"{before or ''}+")
         waiting = pool.submit(stores[1].update, first, lambda before: f"{before} twice")
         assert not waiting.done()

@@ -1,4 +1,6 @@
-"""Search by name, misspelled name and description, and the index cache, which may be lost at any time."""
+"""Search by name, misspelled name and description, and the index cache, which may be lost at any
+time.
+"""
 
 import json
 import sqlite3
@@ -17,16 +19,29 @@ from onetool.sources.search.catalog import Search
 from onetool.sources.search.documents import SearchDocument, SearchHit
 
 CATALOGUE = (
-    SearchDocument("pack", "firecrawl", instructions="Prefer markdown. Large sites need a budget of credits."),
+    SearchDocument(
+        "pack", "firecrawl", instructions="Prefer markdown. Large sites need a budget of credits."
+    ),
     SearchDocument("pack", "web"),
-    SearchDocument("tool", "firecrawl.scrape", "Scrape one page.", "url: the page\nformats: markdown or html"),
-    SearchDocument("tool", "web.fetch", "Fetch a page of the web as text.", "url: where it is\ntimeout: seconds"),
-    SearchDocument("tool", "web.fetch_batch", "Fetch several pages side by side.", "urls: where they are"),
+    SearchDocument(
+        "tool", "firecrawl.scrape", "Scrape one page.", "url: the page\nformats: markdown or html"
+    ),
+    SearchDocument(
+        "tool",
+        "web.fetch",
+        "Fetch a page of the web as text.",
+        "url: where it is\ntimeout: seconds",
+    ),
+    SearchDocument(
+        "tool", "web.fetch_batch", "Fetch several pages side by side.", "urls: where they are"
+    ),
     SearchDocument("tool", "brave.web_search", "Search the web.", "query: what to look for"),
     SearchDocument("tool", "ot.scaffold", "Create the files of a new pack.", "name: of the pack"),
     SearchDocument("tool", "machine.disk", "How full the disks are."),
     SearchDocument("tool", "meteo.today", "Weather now and for the next hours.", "place: a town"),
-    SearchDocument("tool", "fs.remove_directory", "Delete a directory with everything in it.", "path: which"),
+    SearchDocument(
+        "tool", "fs.remove_directory", "Delete a directory with everything in it.", "path: which"
+    ),
     SearchDocument("tool", "getUserName", "Who is logged in."),
     SearchDocument("tool", "menu.order", "Order from the café: crème brûlée and more."),
     SearchDocument("snippet", "b_q", "Quick question to the brave search."),
@@ -40,7 +55,9 @@ def make_search(*documents: SearchDocument, cache: Path | None = None) -> Search
     return made
 
 
-def search_documents(query: str, documents: Iterable[SearchDocument] = CATALOGUE) -> list[SearchHit]:
+def search_documents(
+    query: str, documents: Iterable[SearchDocument] = CATALOGUE
+) -> list[SearchHit]:
     return make_search(*documents).search(query)
 
 
@@ -93,11 +110,15 @@ def test_words_of_similar_meaning_are_found(query: str, name: str) -> None:
     assert list_names(search_documents(query, tools))[0] == name
 
 
-@pytest.mark.parametrize("query", ["uncommitted", "uncommitted files", "what is uncommitted in git"])
+@pytest.mark.parametrize(
+    "query", ["uncommitted", "uncommitted files", "what is uncommitted in git"]
+)
 def test_words_that_tools_have_other_words_for_are_found(query: str) -> None:
     tools = [
         SearchDocument("tool", "git.git_status", "Shows the working tree status"),
-        SearchDocument("tool", "git.git_diff_unstaged", "Shows changes in the working directory not yet staged"),
+        SearchDocument(
+            "tool", "git.git_diff_unstaged", "Shows changes in the working directory not yet staged"
+        ),
         SearchDocument("tool", "git.git_commit", "Records changes to the repository"),
         SearchDocument("tool", "git.git_log", "Shows the commit logs"),
         SearchDocument("tool", "files.list", "List the files of a directory."),
@@ -107,15 +128,22 @@ def test_words_that_tools_have_other_words_for_are_found(query: str) -> None:
 
 def test_an_unknown_word_outweighs_a_frequent_one_in_a_short_query() -> None:
     tools = [
-        SearchDocument("tool", "machine.memory", "Return the memory of the machine: total and available."),
-        SearchDocument("tool", "machine.disk", "Return how much of the disk is used: total, used and free."),
+        SearchDocument(
+            "tool", "machine.memory", "Return the memory of the machine: total and available."
+        ),
+        SearchDocument(
+            "tool", "machine.disk", "Return how much of the disk is used: total, used and free."
+        ),
         SearchDocument("tool", "clock.now", "Return the time."),
     ]
     assert list_names(search_documents("how much RAM is in use", tools))[0] == "machine.memory"
 
 
 def test_each_part_of_a_request_finds_its_tool() -> None:
-    others = [SearchDocument("tool", f"shop.order_{number}", "Order a brown paper bag.") for number in range(30)]
+    others = [
+        SearchDocument("tool", f"shop.order_{number}", "Order a brown paper bag.")
+        for number in range(30)
+    ]
     request = "order a brown paper bag, order paper, then show how full the disks are"
     assert "machine.disk" in list_names(make_search(*others, *CATALOGUE).search(request))[:2]
 
@@ -151,7 +179,11 @@ def test_typos_in_names_are_found(query: str, name: str) -> None:
 
 
 def test_a_known_word_is_not_a_typo() -> None:
-    assert set(list_names(search_documents("page"))[:3]) == {"firecrawl.scrape", "web.fetch", "web.fetch_batch"}
+    assert set(list_names(search_documents("page"))[:3]) == {
+        "firecrawl.scrape",
+        "web.fetch",
+        "web.fetch_batch",
+    }
     assert {hit.match for hit in search_documents("page")} == {"text"}
 
 
@@ -169,10 +201,15 @@ def test_matches_of_all_words_in_the_name_precede_matches_in_the_text() -> None:
         ("scraping pages as markdown", "firecrawl.scrape"),
         ("seconds to wait", "web.fetch"),
         ("which one has a budget of credits", "firecrawl"),
-        ("please could you tell me what I should do to get some pages side by side", "web.fetch_batch"),
+        (
+            "please could you tell me what I should do to get some pages side by side",
+            "web.fetch_batch",
+        ),
     ],
 )
-def test_sentences_match_names_descriptions_arguments_and_instructions(query: str, name: str) -> None:
+def test_sentences_match_names_descriptions_arguments_and_instructions(
+    query: str, name: str
+) -> None:
     assert list_names(search_documents(query))[0] == name
 
 
@@ -183,9 +220,9 @@ def test_case_and_diacritics_are_ignored(query: str) -> None:
 
 def test_scripts_without_spaces_are_searched_by_character() -> None:
     weather = SearchDocument("tool", "tenki.yohou", "明日の天気予報")
-    assert list_names(search_documents("天気", [weather, SearchDocument("tool", "other.thing", "音楽")])) == [
-        "tenki.yohou"
-    ]
+    assert list_names(
+        search_documents("天気", [weather, SearchDocument("tool", "other.thing", "音楽")])
+    ) == ["tenki.yohou"]
 
 
 @pytest.mark.parametrize(
@@ -216,9 +253,13 @@ def test_internal_words_of_the_index_are_not_found(query: str) -> None:
 
 def test_stop_words_and_numbers_match_if_there_is_nothing_else() -> None:
     assert list_names(
-        search_documents("who is 1984", [SearchDocument("tool", "tv.who", "Is 1984 a year of Doctor Who?")])
+        search_documents(
+            "who is 1984", [SearchDocument("tool", "tv.who", "Is 1984 a year of Doctor Who?")]
+        )
     ) == ["tv.who"]
-    assert list_names(search_documents("what is it", [SearchDocument("tool", "a.b", "what it is")])) == ["a.b"]
+    assert list_names(
+        search_documents("what is it", [SearchDocument("tool", "a.b", "what it is")])
+    ) == ["a.b"]
 
 
 def test_a_query_of_a_megabyte_is_answered() -> None:
@@ -237,7 +278,9 @@ def test_scores_are_descending_and_between_0_and_1() -> None:
 
 def test_results_are_unique_and_limited() -> None:
     search = make_search(*CATALOGUE)
-    assert len(set(list_names(search.search("web page fetch")))) == len(search.search("web page fetch"))
+    assert len(set(list_names(search.search("web page fetch")))) == len(
+        search.search("web page fetch")
+    )
     assert len(search.search("web", limit=2)) == 2
     assert search.search("web", limit=0) == []
     assert search.search("web", limit=10**30) == search.search("web", limit=100)
@@ -251,8 +294,14 @@ def test_results_are_filtered_by_kind() -> None:
 
 
 def test_a_tool_and_an_alias_with_the_same_name_are_both_found() -> None:
-    both = [SearchDocument("tool", "grep", "Find lines."), SearchDocument("alias", "grep", "files.search")]
-    assert [(hit.kind, hit.match) for hit in search_documents("grep", both)] == [("tool", "exact"), ("alias", "exact")]
+    both = [
+        SearchDocument("tool", "grep", "Find lines."),
+        SearchDocument("alias", "grep", "files.search"),
+    ]
+    assert [(hit.kind, hit.match) for hit in search_documents("grep", both)] == [
+        ("tool", "exact"),
+        ("alias", "exact"),
+    ]
 
 
 def test_documents_with_equal_concatenated_fields_are_distinct() -> None:
@@ -286,7 +335,9 @@ def test_changes_and_removals_take_effect_at_once(tmp_path: Path, on_disk: bool)
     assert list_names(search.search("gramophone")) == ["machine.disk"]
     assert list_names(search.search("full disks"))[:1] == ["machine.disk"]
     search.update(CATALOGUE[:7])
-    assert list_names(search.search("gramophone")) == list_names(search.search("machine.disk")) == []
+    assert (
+        list_names(search.search("gramophone")) == list_names(search.search("machine.disk")) == []
+    )
     assert list_names(search.search("scaffold")) == ["ot.scaffold"]
 
 
@@ -299,7 +350,8 @@ def test_nothing_is_written_before_the_first_query(tmp_path: Path) -> None:
 
 def test_importing_the_search_loads_no_slow_modules() -> None:
     code = (
-        "import sys, onetool.sources.search; print([n for n in ('sqlite3', 'rapidfuzz', 'numpy') if n in sys.modules])"
+        "import sys, onetool.sources.search; print([n for n in ('sqlite3', 'rapidfuzz', 'numpy') if"
+        " n in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
@@ -316,7 +368,9 @@ def test_the_next_process_uses_the_existing_index(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_processes_that_start_together_share_one_file(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: search_in_process(tmp_path, CATALOGUE, "full disks"), range(4)))
+        found = list(
+            pool.map(lambda _: search_in_process(tmp_path, CATALOGUE, "full disks"), range(4))
+        )
     assert found == [["machine.disk"]] * 4
     assert len(list_databases(tmp_path)) == len(list(tmp_path.iterdir())) == 1
 
@@ -324,9 +378,9 @@ def test_processes_that_start_together_share_one_file(tmp_path: Path) -> None:
 def test_processes_with_different_documents_do_not_interfere(tmp_path: Path) -> None:
     here = make_search(*CATALOGUE, cache=tmp_path)
     assert list_names(here.search("full disks")) == ["machine.disk"]
-    assert search_in_process(tmp_path, [SearchDocument("tool", "far.away", "Other disks.")], "full disks") == [
-        "far.away"
-    ]
+    assert search_in_process(
+        tmp_path, [SearchDocument("tool", "far.away", "Other disks.")], "full disks"
+    ) == ["far.away"]
     assert list_names(here.search("full disks")) == ["machine.disk"]
 
 
@@ -377,7 +431,9 @@ def test_a_damaged_file_is_recreated(tmp_path: Path, damage: bytes) -> None:
     (file,) = list_databases(tmp_path)
     whole = file.stat().st_size
     file.write_bytes(damage)
-    assert list_names(make_search(*CATALOGUE, cache=tmp_path).search("full disks")) == ["machine.disk"]
+    assert list_names(make_search(*CATALOGUE, cache=tmp_path).search("full disks")) == [
+        "machine.disk"
+    ]
     assert file.stat().st_size == whole
 
 
@@ -385,7 +441,10 @@ def test_a_truncated_file_is_recreated(tmp_path: Path) -> None:
     make_search(*make_documents(300), cache=tmp_path).search("disk")
     (file,) = list_databases(tmp_path)
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-    assert list_names(make_search(*make_documents(300), cache=tmp_path).search("pack7.tool_17"))[0] == "pack7.tool_17"
+    assert (
+        list_names(make_search(*make_documents(300), cache=tmp_path).search("pack7.tool_17"))[0]
+        == "pack7.tool_17"
+    )
 
 
 @pytest.mark.nightly
@@ -397,7 +456,10 @@ def test_a_file_damaged_while_open_is_recreated(tmp_path: Path) -> None:
     with file.open("r+b") as opened:
         opened.write(b"\xff" * file.stat().st_size)
     for number in range(0, 3000, 50):
-        assert list_names(search.search(f"what does number{number} do for me"))[0] == f"pack{number % 10}.tool_{number}"
+        assert (
+            list_names(search.search(f"what does number{number} do for me"))[0]
+            == f"pack{number % 10}.tool_{number}"
+        )
 
 
 def test_a_file_with_missing_rows_is_recreated(tmp_path: Path) -> None:
@@ -406,13 +468,17 @@ def test_a_file_with_missing_rows_is_recreated(tmp_path: Path) -> None:
     with sqlite3.connect(file) as database:
         database.execute("delete from passages where number < 5")
     database.close()
-    assert list_names(make_search(*CATALOGUE, cache=tmp_path).search("frirecrawl"))[0] == "firecrawl"
+    assert (
+        list_names(make_search(*CATALOGUE, cache=tmp_path).search("frirecrawl"))[0] == "firecrawl"
+    )
 
 
 def test_a_damaged_file_is_not_used_as_a_base(tmp_path: Path) -> None:
     make_search(*CATALOGUE[1:], cache=tmp_path).search("disk")
     list_databases(tmp_path)[0].write_bytes(b"not a database")
-    assert list_names(make_search(*CATALOGUE, cache=tmp_path).search("full disks")) == ["machine.disk"]
+    assert list_names(make_search(*CATALOGUE, cache=tmp_path).search("full disks")) == [
+        "machine.disk"
+    ]
 
 
 def test_the_index_is_in_memory_if_nothing_can_be_written(tmp_path: Path) -> None:
@@ -448,7 +514,9 @@ def test_ten_thousand_documents_are_searched_and_updated(tmp_path: Path) -> None
     assert len(search.search("tool", limit=500)) == 500
 
 
-@pytest.mark.parametrize("query", ["list the invoices of a customer", "list invoices", "lst.invoces_1"])
+@pytest.mark.parametrize(
+    "query", ["list the invoices of a customer", "list invoices", "lst.invoces_1"]
+)
 def test_the_work_of_a_query_hardly_grows_with_the_catalog(query: str) -> None:
     small, large = (count_steps(query, list_alike(size)) for size in (300, 3_000))
     assert large < 2.5 * small
@@ -499,7 +567,10 @@ def test_no_document_makes_the_search_fail(text: list[str], query: str) -> None:
 
 
 def test_a_number_in_a_query_prefers_the_name_that_contains_it() -> None:
-    tools = [SearchDocument("tool", f"shop.list-things-{number}", "of an invoice, 77 at most") for number in range(100)]
+    tools = [
+        SearchDocument("tool", f"shop.list-things-{number}", "of an invoice, 77 at most")
+        for number in range(100)
+    ]
     assert list_names(make_search(*tools).search("invoice things 77"))[0] == "shop.list-things-77"
 
 
@@ -519,7 +590,10 @@ SHARED, SHARED_TOO = make_search(*CATALOGUE), make_search(*CATALOGUE)
 def make_documents(count: int) -> list[SearchDocument]:
     return [
         SearchDocument(
-            "tool", f"pack{number % 10}.tool_{number}", f"Does number{number}, which no other does.", "x: a number"
+            "tool",
+            f"pack{number % 10}.tool_{number}",
+            f"Does number{number}, which no other does.",
+            "x: a number",
         )
         for number in range(count)
     ]
@@ -527,7 +601,10 @@ def make_documents(count: int) -> list[SearchDocument]:
 
 def list_alike(size: int) -> list[SearchDocument]:
     about = "List the invoices and the orders of a customer."
-    return [SearchDocument("tool", f"pack{number % 9}.list_{number}", about, "x: a number") for number in range(size)]
+    return [
+        SearchDocument("tool", f"pack{number % 9}.list_{number}", about, "x: a number")
+        for number in range(size)
+    ]
 
 
 def count_steps(query: str, documents: Iterable[SearchDocument]) -> int:
@@ -565,8 +642,12 @@ def search_in_process(cache: Path, documents: Iterable[SearchDocument], query: s
         search.update(SearchDocument(*fields) for fields in documents)
         print(json.dumps([hit.name for hit in search.search(query)]))
     """
-    fields = [[one.kind, one.name, one.description, one.arguments, one.instructions] for one in documents]
+    fields = [
+        [one.kind, one.name, one.description, one.arguments, one.instructions] for one in documents
+    ]
     asked_for = json.dumps([str(cache), fields, query])
-    answer = subprocess.run([sys.executable, "-c", code], input=asked_for, text=True, check=True, capture_output=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], input=asked_for, text=True, check=True, capture_output=True
+    )
     found: list[str] = json.loads(answer.stdout)
     return found

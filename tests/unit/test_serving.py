@@ -1,4 +1,6 @@
-"""The worker's side of the connection: requests are answered concurrently, with as few threads as possible."""
+"""The worker's side of the connection: requests are answered concurrently, with as few threads as
+possible.
+"""
 
 import json
 import os
@@ -19,7 +21,10 @@ Function = Callable[["Line", Any], Any]
 
 
 class Line:
-    """A serving peer and the server's side of its connection. Functions get the line and the value of the request."""
+    """A serving peer and the server's side of its connection.
+
+    Functions get the line and the value of the request.
+    """
 
     def __init__(self, functions: dict[str, Function]) -> None:
         self._functions, self.patience = functions, TIMEOUT_SECONDS
@@ -30,7 +35,11 @@ class Line:
         self._in_flight: set[int] = set()
         self.notices: list[tuple[str, dict[str, Any]]] = []
         self.peer = ServingPeer(
-            reader, writer, json.dumps, self._respond, lambda name, params: self.notices.append((name, params))
+            reader,
+            writer,
+            json.dumps,
+            self._respond,
+            lambda name, params: self.notices.append((name, params)),
         )
         self.thread = threading.Thread(target=self.peer.serve, daemon=True)
         self.answers: dict[int, Any] = {}
@@ -47,7 +56,9 @@ class Line:
         self.hang_up()
         self.thread.join(TIMEOUT_SECONDS)
         assert not self.thread.is_alive()
-        assert eventually(lambda: not self._in_flight)  # every request in flight gets a response line
+        assert eventually(
+            lambda: not self._in_flight
+        )  # every request in flight gets a response line
         os.close(self._ends[1])
         self._listener.join(TIMEOUT_SECONDS)
         self._lines.close()
@@ -59,14 +70,21 @@ class Line:
             self._to = -1
 
     def send(self, ident: int, function: str, value: Any = None) -> None:
-        self.write({"id": ident, "method": "call", "params": {"function": function, "value": value}})
+        self.write(
+            {"id": ident, "method": "call", "params": {"function": function, "value": value}}
+        )
 
     def write(self, *messages: dict[str, Any]) -> None:
-        os.write(self._to, b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages))
+        os.write(
+            self._to,
+            b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages),
+        )
 
     def wait_for_response(self, ident: int) -> Any:
         with self._arrived:
-            assert self._arrived.wait_for(lambda: ident in self.answers, self.patience), f"no response to {ident}"
+            assert self._arrived.wait_for(lambda: ident in self.answers, self.patience), (
+                f"no response to {ident}"
+            )
             return self.answers[ident]
 
     def next_call(self) -> dict[str, Any]:
@@ -87,7 +105,9 @@ class Line:
     def _respond(self, request: dict[str, Any]) -> None:
         self._in_flight.add(request["id"])
         try:
-            self.peer.send_line(json.dumps({"id": request["id"], "result": self._compute(request["params"])}))
+            self.peer.send_line(
+                json.dumps({"id": request["id"], "result": self._compute(request["params"])})
+            )
         finally:
             self._in_flight.discard(request["id"])
 
@@ -124,7 +144,9 @@ def ask_twice(line: Line, value: Any) -> list[Any]:
 
 def ask_in_thread(line: Line, value: Any) -> list[Any]:
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda n=n: found.append(ask(line, [value, n]))) for n in range(5)]
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(ask(line, [value, n]))) for n in range(5)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -132,7 +154,9 @@ def ask_in_thread(line: Line, value: Any) -> list[Any]:
     return sorted(found)
 
 
-FUNCTIONS: dict[str, Function] = {each.__name__: each for each in (echo, nap, wait, ask, ask_twice, ask_in_thread)}
+FUNCTIONS: dict[str, Function] = {
+    each.__name__: each for each in (echo, nap, wait, ask, ask_twice, ask_in_thread)
+}
 
 
 @pytest.fixture
@@ -154,7 +178,9 @@ def test_sequential_requests_are_answered(line: Line) -> None:
 def test_concurrent_requests_get_their_own_responses(line: Line) -> None:
     for ident in range(500):
         line.send(ident, "echo", ident * 2)
-    assert [line.wait_for_response(ident) for ident in range(500)] == [ident * 2 for ident in range(500)]
+    assert [line.wait_for_response(ident) for ident in range(500)] == [
+        ident * 2 for ident in range(500)
+    ]
 
 
 def test_a_quick_request_needs_no_other_thread(line: Line) -> None:
@@ -219,14 +245,16 @@ def test_slow_and_quick_requests_run_concurrently(line: Line) -> None:
     ]
 
 
-def test_more_long_requests_than_threads_all_complete(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_long_requests_than_threads_all_complete(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "MAX_THREADS", 4)
     for ident in range(40):
         line.send(ident, "nap", 0.005)
     assert [line.wait_for_response(ident) for ident in range(40)] == [0.005] * 40
 
 
-# --- calls to the other side -------------------------------------------------------------------------------
+# --- calls to the other side ----------------------------------------------------------------------
 
 
 def respond_to_calls(line: Line, count: int) -> None:
@@ -280,7 +308,9 @@ def test_an_error_of_the_other_side_is_raised_in_the_caller(line: Line) -> None:
     assert line.wait_for_response(1) == "PermissionDenied: no"
 
 
-def test_all_threads_may_wait_for_the_other_side_at_once(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_threads_may_wait_for_the_other_side_at_once(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(serving, "MAX_THREADS", 3)
     for ident in range(3):
         line.send(ident, "ask", ident)
@@ -297,7 +327,7 @@ def test_notifications_are_handled_by_any_reader(line: Line) -> None:
     assert line.notices == [("cancel", {"id": 1}), ("cancel", {"id": 2})]
 
 
-# --- end of the connection ---------------------------------------------------------------------------------
+# --- end of the connection ------------------------------------------------------------------------
 
 
 def test_serving_ends_when_the_connection_is_closed() -> None:

@@ -1,4 +1,6 @@
-"""Test edits of settings files: what they keep, what they reject, who may make them, and undoing them."""
+"""Test edits of settings files: what they keep, what they reject, who may make them, and undoing
+them.
+"""
 
 import json
 import os
@@ -81,7 +83,9 @@ def read(home: Path, name: str = "onetool.yaml") -> str:
 
 def change_agent(editor: SettingsEditor, name: str, **values: Any) -> PlannedEdit:
     item = editor.find("agents", name)
-    return editor.plan("agents.change", [ItemChange("agents", name, {**(item.value or {}), **values})])
+    return editor.plan(
+        "agents.change", [ItemChange("agents", name, {**(item.value or {}), **values})]
+    )
 
 
 def list_comments(text: str) -> list[str]:
@@ -91,11 +95,17 @@ def list_comments(text: str) -> list[str]:
 def test_an_edit_changes_its_lines_and_nothing_else(home: Path) -> None:
     editor = open_editor(home)
     rules = editor.find("agents", "reviewer").value["policy"]
-    planned = change_agent(editor, "reviewer", permissions=["read"], policy=[*rules, {"decision": "allow"}])
+    planned = change_agent(
+        editor, "reviewer", permissions=["read"], policy=[*rules, {"decision": "allow"}]
+    )
     assert read(home) == TEXT
     entry = editor.apply(planned, **WHO)
     assert list_comments(read(home)) == list_comments(TEXT)
-    changed = [line for line in entry.difference.splitlines() if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
+    changed = [
+        line
+        for line in entry.difference.splitlines()
+        if line[:1] in "+-" and line[:3] not in {"+++", "---"}
+    ]
     assert changed == [
         "-    permissions: [read, network]",
         "+    permissions: [read]",
@@ -126,14 +136,20 @@ def test_invalid_settings_are_not_written(home: Path) -> None:
     with pytest.raises(ConfigError, match="requires exactly one of command and url"):
         editor.plan("servers.change", [ItemChange("servers", "gh", {"enabled": True})])
     with pytest.raises(ConfigError, match="NOPE, which is not set"):
-        editor.plan("servers.add", [ItemChange("servers", "new", {"url": "https://x", "headers": {"A": "${NOPE}"}})])
+        editor.plan(
+            "servers.add",
+            [ItemChange("servers", "new", {"url": "https://x", "headers": {"A": "${NOPE}"}})],
+        )
     assert read(home) == TEXT
     assert editor.history.list_entries() == []
 
 
 def test_an_edit_of_a_file_that_changed_meanwhile_is_rejected(home: Path) -> None:
     editor = open_editor(home)
-    planned, other = change_agent(editor, "default", permissions=[]), change_agent(editor, "reviewer", tools=["fs"])
+    planned, other = (
+        change_agent(editor, "default", permissions=[]),
+        change_agent(editor, "reviewer", tools=["fs"]),
+    )
     editor.apply(other, **WHO)
     with pytest.raises(EditConflict):
         editor.apply(planned, **WHO)
@@ -143,7 +159,9 @@ def test_an_edit_of_a_file_that_changed_meanwhile_is_rejected(home: Path) -> Non
 
 def test_undo_restores_the_text_and_is_itself_undone(home: Path) -> None:
     editor = open_editor(home)
-    removed = editor.apply(editor.plan("servers.remove", [ItemChange("servers", "files", None)]), **WHO)
+    removed = editor.apply(
+        editor.plan("servers.remove", [ItemChange("servers", "files", None)]), **WHO
+    )
     without = read(home)
     undone = editor.apply(editor.plan_undo(removed.id), **WHO)
     assert read(home) == TEXT
@@ -200,7 +218,9 @@ HOSTILE_VALUES = [
 @pytest.mark.parametrize("value", HOSTILE_VALUES)
 def test_hostile_values_stay_data(home: Path, value: str) -> None:
     editor = open_editor(home)
-    editor.apply(change_agent(editor, "reviewer", tools=[f"x{value}", value], clients=[value]), **WHO)
+    editor.apply(
+        change_agent(editor, "reviewer", tools=[f"x{value}", value], clients=[value]), **WHO
+    )
     agent = load(find(home), {}).settings.agents["reviewer"]
     expected = value.replace("$${", "${")
     assert agent.tools == (f"x{expected}", expected)
@@ -218,14 +238,21 @@ def test_hostile_names_are_rejected(home: Path, name: str) -> None:
 def test_secrets_are_moved_and_never_shown(home: Path) -> None:
     editor, directories = open_editor(home), find(home)
     pasted = {
-        "mcpServers": {"tracker": {"url": "https://t.example.com", "headers": {"Authorization": "Bearer tr-5678abcd"}}}
+        "mcpServers": {
+            "tracker": {
+                "url": "https://t.example.com",
+                "headers": {"Authorization": "Bearer tr-5678abcd"},
+            }
+        }
     }
     planned = ServerChanges(editor, directories, {}).plan_pasted(json.dumps(pasted))
     entry = editor.apply(planned.edit, **WHO)
     assert read(home, "secrets.yaml").startswith("# keep\nOLD: old-secret-value\n")
     assert "tr-5678abcd" in read(home, "secrets.yaml")
     assert "tr-5678abcd" not in read(home) + entry.difference + read(home, "settings-history.json")
-    assert load(find(home), {}).settings.servers["tracker"].headers == {"Authorization": "Bearer tr-5678abcd"}
+    assert load(find(home), {}).settings.servers["tracker"].headers == {
+        "Authorization": "Bearer tr-5678abcd"
+    }
     deleted = editor.plan("secrets.delete", [], secrets={"OLD": None})
     assert "- OLD" in editor.apply(deleted, **WHO).difference
     with pytest.raises(ToolError, match="old values of secrets and tokens are not kept"):
@@ -243,15 +270,28 @@ def test_an_edit_keeps_the_trust_in_a_project(home: Path) -> None:
     trust(project, user)
     editor = open_editor(home, project.parent)
     editor.apply(change_agent(editor, "helper", permissions=["read", "network"]), **WHO)
-    assert (project / "agents" / "helper.yml").read_text() == "# mine\npermissions: [read, network]\n"
+    assert (
+        project / "agents" / "helper.yml"
+    ).read_text() == "# mine\npermissions: [read, network]\n"
     editor.apply(
-        editor.plan("servers.change", [ItemChange("servers", "gh", {"url": "https://new.example.com"})]), **WHO
+        editor.plan(
+            "servers.change", [ItemChange("servers", "gh", {"url": "https://new.example.com"})]
+        ),
+        **WHO,
     )
     assert 'url: "https://new.example.com"   # production' in read(home)
-    editor.apply(editor.plan("servers.add", [ItemChange("servers", "more", {"url": "https://m.example.com"})]), **WHO)
+    editor.apply(
+        editor.plan(
+            "servers.add", [ItemChange("servers", "more", {"url": "https://m.example.com"})]
+        ),
+        **WHO,
+    )
     assert "more:" in (project / "onetool.yaml").read_text()
     assert is_trusted(project, user, {})
-    editor.apply(editor.plan("x", [ItemChange("bundle_secrets", "pets", {"K": ["https://m.example.com"]})]), **WHO)
+    editor.apply(
+        editor.plan("x", [ItemChange("bundle_secrets", "pets", {"K": ["https://m.example.com"]})]),
+        **WHO,
+    )
     assert "bundle_secrets:" in read(home)
     with pytest.raises(ToolError, match="delete the file"):
         editor.plan("agents.remove", [ItemChange("agents", "helper", None)])
@@ -262,7 +302,9 @@ def test_a_project_that_only_the_environment_trusts_is_not_edited(home: Path) ->
     project.mkdir(parents=True)
     (project / "onetool.yaml").write_text("agents: {helper: {permissions: [read]}}\n")
     env = {"ONETOOL_TRUST": "1"}
-    editor = SettingsEditor(load(find_directories(env, project.parent, None, home), env).directories, env)
+    editor = SettingsEditor(
+        load(find_directories(env, project.parent, None, home), env).directories, env
+    )
     with pytest.raises(ToolError, match="onetool trust"):
         editor.apply(change_agent(editor, "helper", permissions=[]), **WHO)
     assert "permissions: [read]" in (project / "onetool.yaml").read_text()
@@ -278,7 +320,7 @@ def test_a_read_only_directory_is_reported(home: Path) -> None:
         editor.apply(planned, **WHO)
 
 
-# --- rights ----------------------------------------------------------------------------------------------------------
+# --- rights ---------------------------------------------------------------------------------------
 
 
 def change(section: str, name: str, value: Any) -> Callable[[SettingsEditor], PlannedEdit]:
@@ -287,7 +329,9 @@ def change(section: str, name: str, value: Any) -> Callable[[SettingsEditor], Pl
 
 def patch(section: str, name: str, **values: Any) -> Callable[[SettingsEditor], PlannedEdit]:
     def plan(editor: SettingsEditor) -> PlannedEdit:
-        return editor.plan("test", [ItemChange(section, name, {**editor.find(section, name).value, **values})])
+        return editor.plan(
+            "test", [ItemChange(section, name, {**editor.find(section, name).value, **values})]
+        )
 
     return plan
 
@@ -299,7 +343,9 @@ def set_secret(name: str, value: str | None) -> Callable[[SettingsEditor], Plann
 def add_with_secret(name: str) -> Callable[[SettingsEditor], PlannedEdit]:
     server = {"url": "https://x.example.com", "headers": {"A": f"${{{name}}}"}}
     secrets = {} if name == "OLD" else {name: "fresh-secret"}
-    return lambda editor: editor.plan("test", [ItemChange("servers", "new", server)], secrets=secrets)
+    return lambda editor: editor.plan(
+        "test", [ItemChange("servers", "new", server)], secrets=secrets
+    )
 
 
 URL = "https://x.example.com"
@@ -308,9 +354,13 @@ FOR_ADMIN = {
     "add a URL server with a sign-in": change("servers", "new", {"url": URL, "auth": "oauth"}),
     "add a URL server with a new secret": add_with_secret("FRESH"),
     "remove a URL server": change("servers", "gh", None),
-    "change a URL server": patch("servers", "gh", timeout=5, headers={"X-Team": "red"}, pin="strict"),
+    "change a URL server": patch(
+        "servers", "gh", timeout=5, headers={"X-Team": "red"}, pin="strict"
+    ),
     "limit the tools of a program": patch("servers", "files", tools={"include": ["read"]}),
-    "narrow another agent": patch("agents", "default", sandbox={"allowed_paths": ["docs"]}, policy="guarded"),
+    "narrow another agent": patch(
+        "agents", "default", sandbox={"allowed_paths": ["docs"]}, policy="guarded"
+    ),
     "remove another agent": change("agents", "builder", None),
     "allow a host": change("http", "allowedHosts", ["api.example.com", "b.example.com"]),
     "set a new secret": set_secret("FRESH", "fresh-secret"),
@@ -321,19 +371,27 @@ FOR_OWNER = {
     "replace a program by a URL": change("servers", "files", {"url": URL}),
     "remove a program": change("servers", "files", None),
     "change a program": patch("servers", "files", args=["-y", "other"]),
-    "change the environment of a program": patch("servers", "files", env={"NODE_OPTIONS": "--require x"}),
+    "change the environment of a program": patch(
+        "servers", "files", env={"NODE_OPTIONS": "--require x"}
+    ),
     "change the directory of a program": patch("servers", "files", cwd="/tmp"),
     "start a program": patch("servers", "files", enabled=True),
     "change a URL": patch("servers", "gh", url=URL),
-    "name a client of OAuth": change("servers", "new", {"url": URL, "auth": {"type": "oauth", "issuer": URL}}),
+    "name a client of OAuth": change(
+        "servers", "new", {"url": URL, "auth": {"type": "oauth", "issuer": URL}}
+    ),
     "send an old secret to a URL": add_with_secret("OLD"),
     "send an environment variable to a URL": patch("servers", "gh", headers={"A": "${HOME:-x}"}),
     "change its own agent": patch("agents", "reviewer", permissions=["read", "exec"]),
     "narrow its own agent": patch("agents", "reviewer", permissions=["read"]),
     "remove its own agent": change("agents", "reviewer", None),
     "send a header Host": patch("servers", "gh", headers={"host": "other.example.com"}),
-    "open a directory outside": patch("agents", "default", sandbox={"allowed_paths": ["docs", "/srv"]}),
-    "open the directory above": change("agents", "new", {"sandbox": {"allowed_paths": ["docs/../.."]}}),
+    "open a directory outside": patch(
+        "agents", "default", sandbox={"allowed_paths": ["docs", "/srv"]}
+    ),
+    "open the directory above": change(
+        "agents", "new", {"sandbox": {"allowed_paths": ["docs/../.."]}}
+    ),
     "send a shadowed environment variable to a URL": add_with_secret("SHADOWED"),
     "turn off the file sandbox": patch("agents", "default", sandbox={"enabled": False}),
     "allow private addresses": change("http", "allowPrivateAddresses", True),
@@ -356,7 +414,9 @@ FOR_OWNER = {
         f"allow the host {host}": change("http", "allowedHosts", ["api.example.com", host])
         for host in ("localhost:8080", "192.168.1.1", "[fd00::1]:80")
     },
-    "allow a bundle to send a secret": change("bundle_secrets", "pets", {"OLD": ["https://x.example.com"]}),
+    "allow a bundle to send a secret": change(
+        "bundle_secrets", "pets", {"OLD": ["https://x.example.com"]}
+    ),
 }
 
 
@@ -368,13 +428,22 @@ def is_allowed(planned: PlannedEdit, scope: str, agent: str | None) -> bool:
     return True
 
 
-@pytest.mark.parametrize("plan", [*FOR_ADMIN.values(), *FOR_OWNER.values()], ids=[*FOR_ADMIN, *FOR_OWNER])
-def test_each_change_needs_its_scope(home: Path, plan: Callable[[SettingsEditor], PlannedEdit]) -> None:
+@pytest.mark.parametrize(
+    "plan", [*FOR_ADMIN.values(), *FOR_OWNER.values()], ids=[*FOR_ADMIN, *FOR_OWNER]
+)
+def test_each_change_needs_its_scope(
+    home: Path, plan: Callable[[SettingsEditor], PlannedEdit]
+) -> None:
     planned = plan(open_editor(home))
     assert planned.changes_anything
     allowed = {
         scope: is_allowed(planned, scope, agent)
-        for scope, agent in [("", None), ("use", "reviewer"), ("approve", "reviewer"), ("owner", None)]
+        for scope, agent in [
+            ("", None),
+            ("use", "reviewer"),
+            ("approve", "reviewer"),
+            ("owner", None),
+        ]
     }
     assert allowed == {"": False, "use": False, "approve": False, "owner": True}
     assert is_allowed(planned, "admin", "reviewer") == (plan in FOR_ADMIN.values())
@@ -417,7 +486,9 @@ NARROWER: dict[str, list[Any]] = {
 
 def set_agents(home: Path, **agents: Any) -> SettingsEditor:
     lines = (f"  {name}: {json.dumps(agent)}" for name, agent in {"own": OWN, **agents}.items())
-    (home / ".onetool" / "onetool.yaml").write_text("\n".join(["agents:", *lines, ""]), encoding="utf-8")
+    (home / ".onetool" / "onetool.yaml").write_text(
+        "\n".join(["agents:", *lines, ""]), encoding="utf-8"
+    )
     return open_editor(home)
 
 
@@ -431,8 +502,12 @@ def test_an_admin_gives_agents_nothing_that_its_own_agent_lacks(home: Path, key:
         assert not is_allowed(change("agents", "new", agent)(editor), "admin", "own"), value
         assert not is_allowed(change("agents", "other", agent)(editor), "admin", "own"), value
     for value in NARROWER.get(key, []):
-        assert is_allowed(change("agents", "new", {**OWN, key: value})(editor), "admin", "own"), value
-        assert is_allowed(change("agents", "other", {**OWN, key: value})(editor), "admin", "own"), value
+        assert is_allowed(change("agents", "new", {**OWN, key: value})(editor), "admin", "own"), (
+            value
+        )
+        assert is_allowed(change("agents", "other", {**OWN, key: value})(editor), "admin", "own"), (
+            value
+        )
 
 
 def test_exec_needs_the_owner_and_rights_of_two_agents_are_not_combined(home: Path) -> None:
@@ -440,8 +515,14 @@ def test_exec_needs_the_owner_and_rights_of_two_agents_are_not_combined(home: Pa
     editor = set_agents(home, own={"permissions": ["read", "exec"]}, builder=builder)
     with pytest.raises(PermissionDenied, match=r"because agents\.new\.permissions grants exec\n"):
         check_rights(change("agents", "new", {"permissions": ["exec"]})(editor), "admin", "own")
-    assert not is_allowed(change("agents", "builder", {**builder, "tools": ["fs", "test.run"]})(editor), "admin", "own")
-    assert is_allowed(change("agents", "builder", {**builder, "tools": ["fs.read"]})(editor), "admin", "own")
+    assert not is_allowed(
+        change("agents", "builder", {**builder, "tools": ["fs", "test.run"]})(editor),
+        "admin",
+        "own",
+    )
+    assert is_allowed(
+        change("agents", "builder", {**builder, "tools": ["fs.read"]})(editor), "admin", "own"
+    )
 
 
 def test_clients_are_not_moved_to_an_agent_with_more_rights(home: Path) -> None:
@@ -450,11 +531,15 @@ def test_clients_are_not_moved_to_an_agent_with_more_rights(home: Path) -> None:
     editor = set_agents(home, narrow=narrow, other=other)
     removed = change("agents", "narrow", None)(editor)  # reader would use the agent default
     left = ItemChange("agents", "narrow", {**narrow, "clients": []})
-    moved = editor.plan("test", [left, ItemChange("agents", "other", {**other, "clients": ["editor", "reader"]})])
+    moved = editor.plan(
+        "test", [left, ItemChange("agents", "other", {**other, "clients": ["editor", "reader"]})]
+    )
     for planned in (removed, moved):
         assert not is_allowed(planned, "admin", "own")
     arrived = ItemChange("agents", "narrow", {**narrow, "clients": ["reader", "editor"]})
-    narrowed = editor.plan("test", [ItemChange("agents", "other", {**other, "clients": []}), arrived])
+    narrowed = editor.plan(
+        "test", [ItemChange("agents", "other", {**other, "clients": []}), arrived]
+    )
     assert is_allowed(narrowed, "admin", "own")
 
 
@@ -468,7 +553,9 @@ def test_an_undo_needs_the_scope_of_its_change(home: Path) -> None:
 def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: Path) -> None:
     async def change_tokens() -> None:
         ada = Person("ada", "owner", transport="cli")
-        async with OneTool(read=lambda: load(find(home), {}), examine=lambda: examine(find(home), {})) as app:
+        async with OneTool(
+            read=lambda: load(find(home), {}), examine=lambda: examine(find(home), {})
+        ) as app:
             await create_token(app, ada, TokenDraft(name="phone"))
             await revoke_token(app, ada, "laptop")
 
@@ -476,7 +563,9 @@ def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: 
     tokens = f"auth: {{tokens: [{{name: laptop, hash: {token_hash}}}]}}\n"
     file.write_text(TEXT.replace("# the end\n", tokens), encoding="utf-8")
     editor = open_editor(home)
-    change = editor.plan("hosts.change", [ItemChange("http", "allowedHosts", ["other.example.com"])])
+    change = editor.plan(
+        "hosts.change", [ItemChange("http", "allowedHosts", ["other.example.com"])]
+    )
     entry = editor.apply(change, **WHO)  # on the line before the token
     assert "laptop" in entry.difference
     assert token_hash not in entry.difference
@@ -487,13 +576,18 @@ def test_tokens_are_in_the_history_and_an_undo_brings_no_revoked_one_back(home: 
     assert loaded.settings.http.allowed_hosts == ("api.example.com",)
     entries = editor.history.list_entries()
     listed = [(entry.action, entry.names, entry.actor, entry.can_undo) for entry in entries[1:3]]
-    assert listed == [("token.revoke", ("laptop",), "ada", False), ("token.create", ("phone",), "ada", False)]
+    assert listed == [
+        ("token.revoke", ("laptop",), "ada", False),
+        ("token.create", ("phone",), "ada", False),
+    ]
     with pytest.raises(ToolError, match="cannot be undone"):
         editor.plan_undo(entries[1].id)
 
 
 def test_a_value_that_is_too_large_is_rejected(home: Path) -> None:
-    with pytest.raises(ToolError, match=r"agents.reviewer is too large: 100,\d+ bytes \(at most 65,536\)"):
+    with pytest.raises(
+        ToolError, match=r"agents.reviewer is too large: 100,\d+ bytes \(at most 65,536\)"
+    ):
         change_agent(open_editor(home), "reviewer", tools=["x" * 100_000])
     with pytest.raises(ToolError, match="secret BIG is too large"):
         open_editor(home).plan("secrets.set", [], secrets={"BIG": "x" * 100_000})

@@ -37,14 +37,18 @@ no_deadline = settings(deadline=None)
 VALUE = "s3cret"
 
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.just(VALUE))
-keys = st.one_of(st.sampled_from(["title", "url", "score", "first name", "@type", "42"]), st.text(max_size=3))
+keys = st.one_of(
+    st.sampled_from(["title", "url", "score", "first name", "@type", "42"]), st.text(max_size=3)
+)
 results = st.recursive(
     scalars,
     lambda inside: st.lists(inside, max_size=5) | st.dictionaries(keys, inside, max_size=5),
     max_leaves=30,
 )
 MANY_NAMES = [f"k{first}{second}" for first in "abcdefghijklm" for second in "abcdefghijklm"]
-wide = st.sets(st.sampled_from(MANY_NAMES), max_size=MAX_KEYS).map(lambda names: dict.fromkeys(names, 1))
+wide = st.sets(st.sampled_from(MANY_NAMES), max_size=MAX_KEYS).map(
+    lambda names: dict.fromkeys(names, 1)
+)
 shapes = st.builds(infer_shape, results | wide)
 
 
@@ -64,11 +68,17 @@ shapes = st.builds(infer_shape, results | wide)
         ({}, "dict"),
         ([1, "a", None], "list[str | int | None]"),
         ({"a": {"b": [True]}}, "{a: {b: list[bool]}}"),
-        ([{"title": "x", "score": 1.0}, {"title": "y", "score": None}], "list[{title: str, score: float | None}]"),
+        (
+            [{"title": "x", "score": 1.0}, {"title": "y", "score": None}],
+            "list[{title: str, score: float | None}]",
+        ),
         ([{"a": 1}, {"a": 1, "b": 2}], "list[{a: int, b?: int}]"),
         ([[], {}, 1, None], "list[int | dict | list | None]"),
         ([{}, {"a": 1}], "list[dict | {a: int}]"),
-        ({"first name": 1, "日本": 2, "@type": "x"}, '{"first name": int, 日本: int, "@type": str}'),
+        (
+            {"first name": 1, "日本": 2, "@type": "x"},
+            '{"first name": int, 日本: int, "@type": str}',
+        ),
     ],
 )
 def test_a_shape_is_written_like_a_type(value: object, text: str) -> None:
@@ -142,15 +152,27 @@ PEOPLE = ("ada", "bob", "cid", "dan", "eve", "fay", "gus", "hal", "ida")
 def test_keys_of_entries_with_equal_shapes_are_data() -> None:
     entries: dict[str, Any] = {name: {"age": 36, "town": "Rome"} for name in PEOPLE[:3]}
     assert render_shape(infer_shape(entries)) == "{str: {age: int, town: str}}"
-    assert render_shape(infer_shape({**entries, "eve": {}})) == "{str: dict | {age: int, town: str}}"
-    assert render_shape(infer_shape({name: [{"day": 1}, {"day": 2}] for name in PEOPLE})) == "{str: list[{day: int}]}"
-    assert render_shape(infer_shape({name: {"2026-11-15": name} for name in PEOPLE})) == "{str: {str: str}}"
+    assert (
+        render_shape(infer_shape({**entries, "eve": {}})) == "{str: dict | {age: int, town: str}}"
+    )
+    assert (
+        render_shape(infer_shape({name: [{"day": 1}, {"day": 2}] for name in PEOPLE}))
+        == "{str: list[{day: int}]}"
+    )
+    assert (
+        render_shape(infer_shape({name: {"2026-11-15": name} for name in PEOPLE}))
+        == "{str: {str: str}}"
+    )
     deep = infer_shape([[[[[entries]]]]])
     assert "ada" not in render_shape(deep)
 
 
 def test_keys_of_entries_with_different_shapes_are_fields() -> None:
-    parts = {"user": {"id": 1, "login": "x"}, "repo": {"id": 2, "url": "x"}, "owner": {"id": 3, "login": "x"}}
+    parts = {
+        "user": {"id": 1, "login": "x"},
+        "repo": {"id": 2, "url": "x"},
+        "owner": {"id": 3, "login": "x"},
+    }
     assert (
         render_shape(infer_shape(parts))
         == "{user: {id: int, login: str}, repo: {id: int, url: str}, owner: {id: int, login: str}}"
@@ -171,13 +193,20 @@ def test_an_empty_result_does_not_change_a_shape() -> None:
 
 
 def test_too_many_keys_are_data() -> None:
-    few, many = ({f"name{chr(97 + i % 26)}{'x' * (i // 26)}": 1 for i in range(n)} for n in (MAX_KEYS, MAX_KEYS + 1))
+    few, many = (
+        {f"name{chr(97 + i % 26)}{'x' * (i // 26)}": 1 for i in range(n)}
+        for n in (MAX_KEYS, MAX_KEYS + 1)
+    )
     assert len(infer_shape(few).fields or ()) == MAX_KEYS
     assert render_shape(infer_shape(many)) == "{str: int}"
 
 
 def test_too_many_keys_over_many_results_are_data() -> None:
-    observed = (infer_shape({f"key_{letter}{other}": 1}) for letter in "abcdefghijkl" for other in "abcdefghijkl")
+    observed = (
+        infer_shape({f"key_{letter}{other}": 1})
+        for letter in "abcdefghijkl"
+        for other in "abcdefghijkl"
+    )
     assert render_shape(reduce(merge, observed)) == "{str: int}"
 
 
@@ -194,7 +223,9 @@ def test_the_shape_of_a_huge_result_is_short() -> None:
 
 
 def test_a_limited_number_of_values_is_read_of_a_huge_result() -> None:
-    huge = {f"k{i}": {f"j{j}": {f"i{k}": 1 for k in range(90)} for j in range(90)} for i in range(90)}
+    huge = {
+        f"k{i}": {f"j{j}": {f"i{k}": 1 for k in range(90)} for j in range(90)} for i in range(90)
+    }
     assert 500 < str(outline(huge)).count("'int'") <= 1_000
 
 
@@ -210,7 +241,9 @@ def test_a_shape_never_contains_a_value(value: object) -> None:
 @pytest.mark.slow
 @given(shapes, shapes, shapes)
 @no_deadline
-def test_merging_is_associative_commutative_and_idempotent(one: Shape, two: Shape, three: Shape) -> None:
+def test_merging_is_associative_commutative_and_idempotent(
+    one: Shape, two: Shape, three: Shape
+) -> None:
     assert merge(merge(one, two), three) == merge(one, merge(two, three))
     assert merge(one, two) == merge(two, one)
     assert merge(one, one) == one
@@ -234,7 +267,7 @@ def test_a_shape_survives_serialization(shape: Shape) -> None:
     assert from_json(json.loads(json.dumps(to_json(shape)))) == shape
 
 
-# --- storage ------------------------------------------------------------------------------------------------------
+# --- storage --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -251,13 +284,17 @@ def test_learned_shapes_are_loaded_at_the_next_start(file: Path) -> None:
     second.learn("web.search", [{"title": "x", "score": None}])
     assert second.text("web.search") == "list[{title: str, score: float | None}]"
     second.close()
-    assert Shapes(StatisticsFile(file)).text("web.search") == "list[{title: str, score: float | None}]"
+    assert (
+        Shapes(StatisticsFile(file)).text("web.search") == "list[{title: str, score: float | None}]"
+    )
     assert Shapes(StatisticsFile(file)).text("web.fetch") is None
     assert file.stat().st_mode & 0o077 == 0
 
 
 def make_names(count: int) -> Iterator[str]:
-    """Yield different keys that may be names, each of which takes several regular expressions to check."""
+    """Yield different keys that may be names, each of which takes several regular expressions to
+    check.
+    """
     for number in range(count):
         word = f"{number:012d}".translate(str.maketrans("0123456789", "abcdefghij"))
         yield f"{word} {word} {word[1:]}"
@@ -265,15 +302,22 @@ def make_names(count: int) -> Iterator[str]:
 
 def test_learning_takes_little_of_the_time_that_a_shape_takes(tmp_path: Path) -> None:
     names = make_names(1_000_000)
-    wide = [{next(names): {next(names): 1 for _ in range(31)} for _ in range(31)} for _ in range(15)]
-    deep = [[[{next(names): [1] for _ in range(10)} for _ in range(9)] for _ in range(10)] for _ in range(15)]
+    wide = [
+        {next(names): {next(names): 1 for _ in range(31)} for _ in range(31)} for _ in range(15)
+    ]
+    deep = [
+        [[{next(names): [1] for _ in range(10)} for _ in range(9)] for _ in range(10)]
+        for _ in range(15)
+    ]
     seconds = [measure_learning(tmp_path / f"{attempt}.db", [*wide, *deep]) for attempt in range(3)]
     learning, inferring = map(min, zip(*seconds, strict=True))
     assert learning < inferring / 2
 
 
 def measure_learning(file: Path, values: list[Any]) -> tuple[float, float]:
-    """Return the time that the values take the caller, and the time of the rest, which a thread does otherwise."""
+    """Return the time that the values take the caller, and the time of the rest, which a thread
+    does otherwise.
+    """
     shapes = Shapes(StatisticsFile(file))
     shapes.close()
 
@@ -306,11 +350,17 @@ def test_results_wait_in_a_bounded_queue(file: Path) -> None:
     for number in range(10 * MAX_PENDING):
         known.learn(f"a.t{number}", 1)
     known.flush()
-    assert sum(known.text(f"a.t{number}") is not None for number in range(10 * MAX_PENDING)) == MAX_PENDING
+    assert (
+        sum(known.text(f"a.t{number}") is not None for number in range(10 * MAX_PENDING))
+        == MAX_PENDING
+    )
 
 
 def test_of_a_table_in_a_result_a_few_entries_are_read() -> None:
-    table = {f"{number}@example.org": {f"field_{letter}": 1 for letter in "abcdefghijklmnop"} for number in range(99)}
+    table = {
+        f"{number}@example.org": {f"field_{letter}": 1 for letter in "abcdefghijklmnop"}
+        for number in range(99)
+    }
     assert "total: int" in render_shape(infer_shape({"table": table, "total": 1}))
 
 
@@ -338,14 +388,18 @@ def test_results_of_a_known_tool_are_sampled(file: Path) -> None:
 
 def measure_shape(file: Path, tool: str) -> int:
     with closing(sqlite3.connect(file)) as database:
-        (size,) = database.execute("SELECT length(shape) FROM shapes WHERE tool = ?", (tool,)).fetchone()
+        (size,) = database.execute(
+            "SELECT length(shape) FROM shapes WHERE tool = ?", (tool,)
+        ).fetchone()
     return int(size)
 
 
 def test_the_size_of_a_shape_is_bounded(file: Path) -> None:
     known = Shapes(StatisticsFile(file))
     for outer in range(SAMPLE_AFTER):
-        known.learn("a.b", {f"o{chr(97 + outer)}": {f"i{chr(97 + inner)}": 1 for inner in range(26)}})
+        known.learn(
+            "a.b", {f"o{chr(97 + outer)}": {f"i{chr(97 + inner)}": 1 for inner in range(26)}}
+        )
     known.close()
     assert measure_shape(file, "a.b") < 20_000
 
@@ -375,10 +429,17 @@ def test_shapes_of_two_processes_are_merged(file: Path) -> None:
             known.learn("both.t", {sys.argv[2]: 1})
             known.flush()
         known.close()"""
-    both = [subprocess.Popen([sys.executable, "-c", program, str(file), name]) for name in ("one", "two")]
+    both = [
+        subprocess.Popen([sys.executable, "-c", program, str(file), name])
+        for name in ("one", "two")
+    ]
     assert [process.wait(timeout=60) for process in both] == [0, 0]
     known = Shapes(StatisticsFile(file))
-    assert all(known.text(f"{name}.t{number}") == f"{{{name}: int}}" for name in ("one", "two") for number in range(40))
+    assert all(
+        known.text(f"{name}.t{number}") == f"{{{name}: int}}"
+        for name in ("one", "two")
+        for number in range(40)
+    )
     assert known.text("both.t") in {"{one?: int, two?: int}", "{two?: int, one?: int}"}
 
 

@@ -42,9 +42,15 @@ async def test_many_callers_share_one_result_until_it_is_a_second_old(seconds: f
     flight: SharedFlight[int] = SharedFlight(counter.read_clock)
     kept_seconds = max(KEPT_SECONDS, seconds)
     for number in (1, 2, 3):
-        assert await asyncio.gather(*(flight.join(counter.compute) for _ in range(100))) == [number] * 100
+        assert (
+            await asyncio.gather(*(flight.join(counter.compute) for _ in range(100)))
+            == [number] * 100
+        )
         counter.now += kept_seconds - 0.001
-        assert await asyncio.gather(*(flight.join(counter.compute) for _ in range(100))) == [number] * 100
+        assert (
+            await asyncio.gather(*(flight.join(counter.compute) for _ in range(100)))
+            == [number] * 100
+        )
         counter.now += 0.001
     assert counter.started == 3
 
@@ -55,14 +61,19 @@ async def test_callers_during_a_computation_get_its_result() -> None:
     flight: SharedFlight[int] = SharedFlight(counter.read_clock)
     first = asyncio.create_task(flight.join(counter.compute))
     await counter.is_started.wait()
-    assert await asyncio.gather(first, *(flight.join(counter.compute) for _ in range(100))) == [1] * 101
+    assert (
+        await asyncio.gather(first, *(flight.join(counter.compute) for _ in range(100)))
+        == [1] * 101
+    )
 
 
 @pytest.mark.anyio
 async def test_each_key_has_its_own_result_but_only_one_is_computed_at_a_time() -> None:
     counter = Counter()
     flight: SharedFlight[int] = SharedFlight(counter.read_clock)
-    assert await asyncio.gather(*(flight.join(counter.compute, key) for key in ("a", "b", "a"))) == [1, 2, 1]
+    assert await asyncio.gather(
+        *(flight.join(counter.compute, key) for key in ("a", "b", "a"))
+    ) == [1, 2, 1]
     assert counter.max_active == 1
 
 

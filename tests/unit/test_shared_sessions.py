@@ -21,8 +21,12 @@ from onetool.state.storage import State
 from onetool.util.one_time_codes import create_code
 
 pytestmark = pytest.mark.slow
-ENTRY = Issuer(issuer="https://id.example.com", audience=("a",), client_id="onetool", default_agent="default")
-ALICE = RequestCredential("subject alice", "default", "use", lambda _find: True, "t", 4e9, identify_issuer(ENTRY))
+ENTRY = Issuer(
+    issuer="https://id.example.com", audience=("a",), client_id="onetool", default_agent="default"
+)
+ALICE = RequestCredential(
+    "subject alice", "default", "use", lambda _find: True, "t", 4e9, identify_issuer(ENTRY)
+)
 
 
 class Replica:
@@ -64,25 +68,41 @@ def sign_in(first: Replica, second: Replica) -> dict[str, str]:
     facts, is_bound = second.sessions.end_sign_in(state, binding)
     assert (facts or {})["nonce"] == "n"
     assert is_bound
-    assert first.sessions.end_sign_in(state, binding) == (None, False), "a state is used once, on all replicas"
+    assert first.sessions.end_sign_in(state, binding) == (
+        None,
+        False,
+    ), "a state is used once, on all replicas"
     code = second.sessions.create_code(ALICE, binding)
-    assert first.sessions.open(code, Headers({}), is_local=False) is None, "it is for the browser that signed in"
+    assert first.sessions.open(code, Headers({}), is_local=False) is None, (
+        "it is for the browser that signed in"
+    )
     code = second.sessions.create_code(ALICE, binding)
     opened = first.sessions.open(code, binding, is_local=False)
     assert opened is not None
-    assert second.sessions.open(code, binding, is_local=False) is None, "a code is used once, on all replicas"
+    assert second.sessions.open(code, binding, is_local=False) is None, (
+        "a code is used once, on all replicas"
+    )
     return {"cookie": get_cookie(opened[0]), CSRF_HEADER: opened[1].csrf}
 
 
-def test_a_session_is_valid_on_every_replica_until_it_ends_on_one(replicas: tuple[Replica, Replica]) -> None:
+def test_a_session_is_valid_on_every_replica_until_it_ends_on_one(
+    replicas: tuple[Replica, Replica],
+) -> None:
     first, second = replicas
     headers = sign_in(first, second)
     for replica in replicas:
         found = replica.find(headers)
         assert found is not None
-        assert (found.actor, found.agent, found.scope, found.expires) == ("subject alice", "default", "use", 4e9)
+        assert (found.actor, found.agent, found.scope, found.expires) == (
+            "subject alice",
+            "default",
+            "use",
+            4e9,
+        )
         assert replica.find({**headers, CSRF_HEADER: "wrong"}) is None
-        assert replica.find({**headers, "cookie": f"{headers['cookie'][:-6]}AAAAAA"}) is None, "it was changed"
+        assert replica.find({**headers, "cookie": f"{headers['cookie'][:-6]}AAAAAA"}) is None, (
+            "it was changed"
+        )
     second.issuers = []
     assert second.find(headers) is None, "its issuer was removed from the settings"
     second.issuers = [ENTRY]
@@ -104,7 +124,9 @@ def test_a_session_is_rejected_while_the_database_is_away(
     assert owner is not None
     local: dict[str, Any] = {"cookie": get_cookie(owner[0]), CSRF_HEADER: owner[1].csrf}
     assert second.find(local) is None, "a session of `onetool ui` is for one server"
-    monkeypatch.setattr(type(get_database(first.state).listener), "is_current", property(lambda _self: False))
+    monkeypatch.setattr(
+        type(get_database(first.state).listener), "is_current", property(lambda _self: False)
+    )
     with pytest.raises(ApiError) as rejected:
         first.find(headers)
     assert rejected.value.code == "busy"

@@ -30,18 +30,25 @@ llm.transform(input=results, prompt="Extract key findings")
 
 
 def snippet(body: str, **params: Any) -> Snippet:
-    return Snippet(body=body, params={key: Param.model_validate(param) for key, param in params.items()})
+    return Snippet(
+        body=body, params={key: Param.model_validate(param) for key, param in params.items()}
+    )
 
 
 def make_research_snippet() -> Snippet:
-    topic, count = {"description": "Topic to research"}, {"default": 5, "description": "Number of sources"}
+    topic, count = (
+        {"description": "Topic to research"},
+        {"default": 5, "description": "Number of sources"},
+    )
     about = {"description": "Search web and extract structured findings"}
     return snippet(RESEARCH, topic=topic, count=count).model_copy(update=about)
 
 
 def expand_body(body: str, **values: Any) -> str:
     """Return the expansion of a body with these parameters."""
-    return expand_call("s", values, {"s": Snippet(body=body, params={key: Param() for key in values})})
+    return expand_call(
+        "s", values, {"s": Snippet(body=body, params={key: Param() for key in values})}
+    )
 
 
 def pass_value(call: str, body: str, **params: Any) -> Any:
@@ -49,12 +56,19 @@ def pass_value(call: str, body: str, **params: Any) -> Any:
     return ast.literal_eval(expand(call, {"s": snippet(body, **params)}))
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    [("$s", True), ("  \n$s a=1", True), ("$", True), ("x = '$s'", False), ("", False), ("# $s", False)],
+    [
+        ("$s", True),
+        ("  \n$s a=1", True),
+        ("$", True),
+        ("x = '$s'", False),
+        ("", False),
+        ("# $s", False),
+    ],
 )
 def test_a_command_that_starts_with_a_dollar_is_a_snippet(command: str, expected: bool) -> None:
     assert is_snippet(command) is expected
@@ -74,7 +88,9 @@ def test_values_are_split_like_shlex_does(text: str) -> None:
         if len(parts) == 1:
             assert f"topic={ast.literal_eval(expand(command, known))}" == parts[0]
         else:
-            with pytest.raises(ArgumentError, match=r"accepts only named values|no parameter|twice"):
+            with pytest.raises(
+                ArgumentError, match=r"accepts only named values|no parameter|twice"
+            ):
                 expand(command, known)
 
 
@@ -101,7 +117,11 @@ def test_values_may_be_on_separate_lines(lines: str, topic: str) -> None:
 def test_each_line_has_one_parameter() -> None:
     body = '("{{ a }}", "{{ b }}", {{ count }})'
 
-    assert pass_value("$s\na: x y\nb: z\ncount: 3", body, a={}, b={}, count={"default": 5}) == ("x y", "z", 3)
+    assert pass_value("$s\na: x y\nb: z\ncount: 3", body, a={}, b={}, count={"default": 5}) == (
+        "x y",
+        "z",
+        3,
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,20 +148,32 @@ def test_an_invalid_command_is_a_short_error(command: str, message: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["$s topic={}", "$s topic='{}'", '$s topic="{}"', "$s\ntopic: {}"])
+@pytest.mark.parametrize(
+    "command", ["$s topic={}", "$s topic='{}'", '$s topic="{}"', "$s\ntopic: {}"]
+)
 def test_a_megabyte_is_parsed_in_linear_time(command: str) -> None:
     def read(size: int) -> None:
-        assert len(expand(command.format("x" * size), {"s": snippet('"{{ topic }}"', topic={})})) == size + 2
+        assert (
+            len(expand(command.format("x" * size), {"s": snippet('"{{ topic }}"', topic={})}))
+            == size + 2
+        )
 
-    assert measure_seconds(partial(read, 800_000), times=5) < 8 * measure_seconds(partial(read, 200_000), times=5)
+    assert measure_seconds(partial(read, 800_000), times=5) < 8 * measure_seconds(
+        partial(read, 200_000), times=5
+    )
 
 
-# --- parameters -----------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 def test_an_unknown_snippet_suggests_the_nearest() -> None:
-    with pytest.raises(ToolNotFound, match=r"unknown snippet \$reserch. Did you mean \$research\?") as error:
-        expand("$reserch topic=x", {"research": make_research_snippet(), "other": make_research_snippet()})
+    with pytest.raises(
+        ToolNotFound, match=r"unknown snippet \$reserch. Did you mean \$research\?"
+    ) as error:
+        expand(
+            "$reserch topic=x",
+            {"research": make_research_snippet(), "other": make_research_snippet()},
+        )
     assert error.value.nearest == ["$research"]
 
 
@@ -159,9 +191,16 @@ def test_invalid_parameters_show_the_signature(command: str, problem: str) -> No
 
 
 def test_a_signature_shows_defaults_as_command_values() -> None:
-    params: dict[str, Any] = {"a": {}, "b": {"default": "two words"}, "c": {"default": None}, "d": {"default": [1]}}
+    params: dict[str, Any] = {
+        "a": {},
+        "b": {"default": "two words"},
+        "c": {"default": None},
+        "d": {"default": [1]},
+    }
 
-    assert render_signature("s", snippet("", **params)) == "$s a=… [b='two words'] [c=None] [d='[1]']"
+    assert (
+        render_signature("s", snippet("", **params)) == "$s a=… [b='two words'] [c=None] [d='[1]']"
+    )
     assert len(render_signature("s", snippet("", a={"default": "x" * 1000}))) < 60
 
 
@@ -185,11 +224,20 @@ def test_a_value_has_the_declared_type(kind: str, text: str, code: str) -> None:
 @pytest.mark.spec("ot-pack.snippets.info-level-full")
 @pytest.mark.parametrize(
     ("kind", "value"),
-    [("integer", "many"), ("integer", True), ("integer", 1.5), ("boolean", 1), ("array", "[1"), ("object", [1])],
+    [
+        ("integer", "many"),
+        ("integer", True),
+        ("integer", 1.5),
+        ("boolean", 1),
+        ("array", "[1"),
+        ("object", [1]),
+    ],
 )
 def test_a_value_of_another_type_is_rejected(kind: str, value: Any) -> None:
     known = {"s": snippet("f({{ a }})", a={"type": kind})}
-    with pytest.raises(ArgumentError, match=rf"\$s requires a of type {kind}, not .* Call it as: \$s a={kind}"):
+    with pytest.raises(
+        ArgumentError, match=rf"\$s requires a of type {kind}, not .* Call it as: \$s a={kind}"
+    ):
         expand_call("s", {"a": value}, known)
 
 
@@ -201,13 +249,18 @@ def test_the_default_must_have_the_declared_type() -> None:
 
 
 def test_a_definition_shows_types_and_an_example_of_them() -> None:
-    text = describe("s", snippet("f({{ a }}, {{ b }})", a={"type": "boolean"}, b={"type": "integer", "default": 2}))
+    text = describe(
+        "s",
+        snippet("f({{ a }}, {{ b }})", a={"type": "boolean"}, b={"type": "integer", "default": 2}),
+    )
     assert "  a: {type: boolean}\n  b: {type: integer, default: 2}\n" in text
     assert text.endswith("# $s a=true\n# Expands to:\nf(True, 2)")
 
 
 def test_a_string_is_converted_to_the_type_of_the_default() -> None:
-    body = "({% if flag %}1{% else %}2{% endif %}, {{ count > 3 }}, '{{ text }}', {{ items|length }})"
+    body = (
+        "({% if flag %}1{% else %}2{% endif %}, {{ count > 3 }}, '{{ text }}', {{ items|length }})"
+    )
     params: dict[str, Any] = {
         "flag": {"default": True},
         "count": {"default": 5},
@@ -215,37 +268,65 @@ def test_a_string_is_converted_to_the_type_of_the_default() -> None:
         "items": {"default": []},
     }
 
-    assert pass_value("$s flag=false count=4 text=007 items='[1, 2]'", body, **params) == (2, True, "007", 2)
+    assert pass_value("$s flag=false count=4 text=007 items='[1, 2]'", body, **params) == (
+        2,
+        True,
+        "007",
+        2,
+    )
 
 
-# --- templates ------------------------------------------------------------------------------------------------------
+# --- templates ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("body", "values", "code"),
     [
-        (RESEARCH, {"topic": "AI", "count": "3"}, RESEARCH.replace("{{ topic }}", "AI").replace("{{ count }}", "3")),
+        (
+            RESEARCH,
+            {"topic": "AI", "count": "3"},
+            RESEARCH.replace("{{ topic }}", "AI").replace("{{ count }}", "3"),
+        ),
         ("f({{ count|int * 2 }})", {"count": "5"}, "f(10)"),
-        ("f({{ count + 1 }}, {{ count - 1 }}, {{ 7 // count }}, {{ 7 % count }})", {"count": 2}, "f(3, 1, 3, 1)"),
+        (
+            "f({{ count + 1 }}, {{ count - 1 }}, {{ 7 // count }}, {{ 7 % count }})",
+            {"count": 2},
+            "f(3, 1, 3, 1)",
+        ),
         ("f({{ a + b }}, {{ a ~ 1 }})", {"a": "x", "b": "y"}, "f('xy', 'x1')"),
         ("f({{ xs + [a] }})", {"xs": ["x"], "a": "y"}, "f(['x', 'y'])"),
         ("f('{{ topic|upper }}', '{{ topic.title() }}')", {"topic": "it's"}, 'f("IT\'S", "It\'S")'),
         ("f({{ queries.split(',') }})", {"queries": "a,b"}, "f(['a', 'b'])"),
         (
-            "[{% for q in qs.split(',') %}f('{{ q|trim }}'){{ ', ' if not loop.last }}{% endfor %}]",
+            (
+                "[{% for q in qs.split(',') %}f('{{ q|trim }}'){{ ', ' if not loop.last }}{%"
+                " endfor %}]"
+            ),
             {"qs": "a, b"},
             "[f('a'), f('b')]",
         ),
-        ("{% for q in qs.split(',') %}f('{{ q }}', {{ loop.index }})\n{% endfor %}0", {"qs": "a"}, "f('a', 1)\n0"),
+        (
+            "{% for q in qs.split(',') %}f('{{ q }}', {{ loop.index }})\n{% endfor %}0",
+            {"qs": "a"},
+            "f('a', 1)\n0",
+        ),
         ("{% if a %}f('{{ a }}'){% else %}g(){% endif %}", {"a": ""}, "g()"),
         ("{{ 'f' if a == 'x' else 'g' }}('{{ a }}')", {"a": "x"}, "f('x')"),
         ("{% set b = a|replace(' ', '_') %}f('{{ b }}')", {"a": "x y"}, "f('x_y')"),
-        ("f('{{ a.replace(' ', '_') }}', '{{ '-'.join(a.split()) }}')", {"a": "x y"}, "f('x_y', 'x-y')"),
+        (
+            "f('{{ a.replace(' ', '_') }}', '{{ '-'.join(a.split()) }}')",
+            {"a": "x y"},
+            "f('x_y', 'x-y')",
+        ),
         ("f('{{ xs|map('trim')|join('+') }}')", {"xs": ["a ", " b"]}, "f('a+b')"),
         ("f({{ a|tojson }})", {"a": "x"}, "f('x')"),
         ("f('{{ a|default('none') }}')", {"a": "x"}, "f('x')"),
         ("{% raw %}f('{{ a }}'){% endraw %}", {}, "f('{{ a }}')"),
-        ("f({{ xs[0] }}, {{ d.key }}, {{ d['key'] }})", {"xs": [1], "d": {"key": "v"}}, "f(1, 'v', 'v')"),
+        (
+            "f({{ xs[0] }}, {{ d.key }}, {{ d['key'] }})",
+            {"xs": [1], "d": {"key": "v"}},
+            "f(1, 'v', 'v')",
+        ),
     ],
 )
 def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> None:
@@ -260,7 +341,10 @@ def test_jinja_works_on_values(body: str, values: dict[str, Any], code: str) -> 
         ("{{ b }}", "'b' is undefined; declare it under params:"),
         ("{{ b + 1 }}", "'b' is undefined"),
         ("f({{ [b] }})", "'b' is undefined; declare it under params:"),
-        ("{{ a * 2 }}", r"\* requires numbers; write name\|int to convert, and ~ to concatenate strings"),
+        (
+            "{{ a * 2 }}",
+            r"\* requires numbers; write name\|int to convert, and ~ to concatenate strings",
+        ),
         ("{{ 2 ** 3 }}", r"\*\* is not supported"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
         ("{% macro m() %}{% endmacro %}", "Macro is not supported"),
@@ -326,7 +410,10 @@ def longest() -> float:
 def test_values_that_need_too_much_time_or_memory_are_rejected(
     body: str, values: dict[str, Any], longest: float
 ) -> None:
-    assert measure_seconds(partial(expect_render_error, body, values), enough=3 * longest) < 3 * longest
+    assert (
+        measure_seconds(partial(expect_render_error, body, values), enough=3 * longest)
+        < 3 * longest
+    )
 
 
 @pytest.mark.slow
@@ -345,7 +432,11 @@ status = open("/proc/self/status").read()  # not ru_maxrss, which begins with th
 print(int(status.partition("VmHWM:")[2].split()[0]) // 1024)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(BOMBS[:-3]), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        input=json.dumps(BOMBS[:-3]),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert int(done.stdout) < 300
 
@@ -355,7 +446,7 @@ def test_jinja_is_loaded_at_the_first_expansion() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-# --- values in code -------------------------------------------------------------------------------------------------
+# --- values in code -------------------------------------------------------------------------------
 
 FRAGMENTS = [
     "'", '"', "'''", '"""', "\\", "\\\\", "\\'", '\\"', "\n", "\r", "\r\n", "\t", "\0", "\x0c", "\x1b", "\x7f", "\x85",
@@ -422,7 +513,11 @@ def expected_calls(v: str) -> dict[int, list[Any]]:
 
 class _WithoutLiterals(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
-        return ast.Constant(0) if isinstance(node, ast.expr) and is_literal(node) else super().visit(node)
+        return (
+            ast.Constant(0)
+            if isinstance(node, ast.expr) and is_literal(node)
+            else super().visit(node)
+        )
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         node.values = [part for part in node.values if not isinstance(part, ast.Constant)]
@@ -436,7 +531,9 @@ def without_literals(tree: ast.AST) -> ast.AST:
 
 def is_literal(node: ast.expr) -> bool:
     if isinstance(node, ast.List | ast.Dict | ast.UnaryOp):
-        return all(is_literal(inner) for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.expr))
+        return all(
+            is_literal(inner) for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.expr)
+        )
     return isinstance(node, ast.Constant)
 
 
@@ -445,7 +542,9 @@ def is_literal(node: ast.expr) -> bool:
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_hostile_strings_stay_values_in_every_literal() -> None:
     chance, count = random.Random(5), 5_000 if NIGHTLY else 1_000
-    hostile = FRAGMENTS + ["".join(chance.choices(FRAGMENTS, k=chance.randint(1, 4))) for _ in range(count)]
+    hostile = FRAGMENTS + [
+        "".join(chance.choices(FRAGMENTS, k=chance.randint(1, 4))) for _ in range(count)
+    ]
     for start in range(0, len(hostile), 50):
         check_everywhere(hostile[start : start + 50])
 
@@ -473,7 +572,9 @@ def codes(draw: st.DrawFn) -> str:
     code = "".join(draw(st.lists(st.sampled_from([*PIECES, *[MARK] * 8]), min_size=1, max_size=12)))
     quote = draw(st.sampled_from(["'", '"', "'''", '"""']))
     return draw(
-        st.sampled_from([code, f"f{quote}{code}{quote}", f"rf{quote}{code}{quote}", f"[r{quote}{code}{quote}]"])
+        st.sampled_from(
+            [code, f"f{quote}{code}{quote}", f"rf{quote}{code}{quote}", f"[r{quote}{code}{quote}]"]
+        )
     )
 
 
@@ -543,9 +644,13 @@ def test_a_bare_value_is_its_literal_or_a_string(text: str, code: str) -> None:
     assert expand_body("f({{ a }})", a=text) == f"f({code})"
 
 
-@pytest.mark.parametrize("body", ["'abc' {{ a }}", "{{ a }} {{ a }}", "1{{ a }}", "i{{ a }} x: pass", "r{{ a }}'text'"])
+@pytest.mark.parametrize(
+    "body", ["'abc' {{ a }}", "{{ a }} {{ a }}", "1{{ a }}", "i{{ a }} x: pass", "r{{ a }}'text'"]
+)
 def test_a_value_where_python_allows_none_is_rejected(body: str) -> None:
-    with pytest.raises(ToolError, match=r"cannot render the body of \$s: the result is not valid Python, line 1"):
+    with pytest.raises(
+        ToolError, match=r"cannot render the body of \$s: the result is not valid Python, line 1"
+    ):
         expand_body(body, a="f")
 
 
@@ -565,7 +670,10 @@ def test_the_length_of_expanded_code_is_limited(line: str) -> None:
 
 
 def test_expansion_keeps_the_quotes_of_the_body() -> None:
-    assert expand_body("f(\"{{ a }}\", '{{ a }}', f'<{{ a }}>')", a="é x") == "f(\"é x\", 'é x', f'<é x>')"
+    assert (
+        expand_body("f(\"{{ a }}\", '{{ a }}', f'<{{ a }}>')", a="é x")
+        == "f(\"é x\", 'é x', f'<é x>')"
+    )
 
 
 def test_a_number_stays_one_number() -> None:
@@ -588,7 +696,9 @@ def test_a_value_may_be_part_of_a_name(body: str, value: str, code: str) -> None
 
 
 @pytest.mark.parametrize("value", ["a b", "x()", "a\n", "a'", "\ud800", "-", "a=b"])
-@pytest.mark.parametrize("body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "f({{ a }}=1)"])
+@pytest.mark.parametrize(
+    "body", ["x.{{ a }}", "{{ a }}_", "_{{ a }}", "{{ a|name }}", "f({{ a }}=1)"]
+)
 def test_a_value_that_is_not_an_identifier_cannot_be_part_of_a_name(body: str, value: str) -> None:
     with pytest.raises(ArgumentError, match="is not a valid name"):
         expand_body(body, a=value)
@@ -647,10 +757,15 @@ def make_nested(levels: int) -> list[Any]:
     return [make_nested(levels - 1)] if levels else []
 
 
-@pytest.mark.parametrize("body", ["f({{ a }})", "f('{{ a }}')", "$other x={{ a }}", "$other x='<{{ a }}>'"])
+@pytest.mark.parametrize(
+    "body", ["f({{ a }})", "f('{{ a }}')", "$other x={{ a }}", "$other x='<{{ a }}>'"]
+)
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [(make_nested(60), "nested more than 50 levels deep"), (10**5_000, r"Exceeds the limit \(4300 digits\)")],
+    [
+        (make_nested(60), "nested more than 50 levels deep"),
+        (10**5_000, r"Exceeds the limit \(4300 digits\)"),
+    ],
     ids=["deep", "long"],
 )
 def test_a_value_without_a_literal_is_rejected(body: str, value: Any, problem: str) -> None:
@@ -660,13 +775,19 @@ def test_a_value_without_a_literal_is_rejected(body: str, value: Any, problem: s
         expand_call("s", {"a": value}, known)
 
 
-# --- snippets in snippets -------------------------------------------------------------------------------------------
+# --- snippets in snippets -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("topic", ["AI", "two words", 'it\'s "x"', "a=b", "a\nb: c", "\\", "$x", ""])
+@pytest.mark.parametrize(
+    "topic", ["AI", "two words", 'it\'s "x"', "a=b", "a\nb: c", "\\", "$x", ""]
+)
 @pytest.mark.parametrize(
     "body",
-    ["$inner topic={{ t }} n={{ n }}", "$inner topic='{{ t }}' n={{ n }}", "$inner\ntopic: {{ t }}\nn: {{ n }}"],
+    [
+        "$inner topic={{ t }} n={{ n }}",
+        "$inner topic='{{ t }}' n={{ n }}",
+        "$inner\ntopic: {{ t }}\nn: {{ n }}",
+    ],
 )
 def test_a_body_may_call_another_snippet_with_its_own_values(body: str, topic: str) -> None:
     inner = snippet("('{{ topic }}', {{ n }})", topic={}, n={})
@@ -702,7 +823,7 @@ def test_a_value_that_looks_like_a_snippet_is_a_string() -> None:
     assert expand_body("{{ a }}", a="$s") == "'$s'"
 
 
-# --- descriptions ---------------------------------------------------------------------------------------------------
+# --- descriptions ---------------------------------------------------------------------------------
 
 
 def test_a_description_has_definition_example_and_expansion() -> None:
@@ -729,7 +850,9 @@ llm.transform(input=results, prompt="Extract key findings")"""
 def test_an_example_that_cannot_be_expanded_shows_the_reason() -> None:
     last = describe("s", snippet("{{ a // 2 }}", a={})).splitlines()[-1]
 
-    assert last.startswith("# cannot expand with this value: cannot render the body of $s: // requires numbers")
+    assert last.startswith(
+        "# cannot expand with this value: cannot render the body of $s: // requires numbers"
+    )
 
 
 def test_an_example_expands_nested_snippets() -> None:
@@ -747,7 +870,9 @@ definitions = st.fixed_dictionaries(
             st.from_regex(r"[a-z_]+", fullmatch=True),
             st.fixed_dictionaries(
                 {"description": texts.filter(bool)},
-                optional={"default": st.none() | st.booleans() | st.integers() | texts | st.lists(texts)},
+                optional={
+                    "default": st.none() | st.booleans() | st.integers() | texts | st.lists(texts)
+                },
             ),
             max_size=3,
         ),
@@ -759,6 +884,8 @@ definitions = st.fixed_dictionaries(
 @no_deadline
 @given(definitions)
 def test_the_head_of_a_description_is_valid_yaml(definition: dict[str, Any]) -> None:
-    head = describe("a_name", Snippet.model_validate(definition)).split("\n\n# Example with defaults:\n")[0]
+    head = describe("a_name", Snippet.model_validate(definition)).split(
+        "\n\n# Example with defaults:\n"
+    )[0]
 
     assert yaml_loader.read(f"{head}\n", "head").data == {"name": "a_name", **definition}

@@ -1,4 +1,6 @@
-"""Statistics: records are exact despite failing processes and damaged files, and their sums are correct."""
+"""Statistics: records are exact despite failing processes and damaged files, and their sums are
+correct.
+"""
 
 import contextlib
 import json
@@ -75,7 +77,9 @@ def make_call(name: str = "web.search", **facts: Any) -> CallRecord:
 
 def make_run(run_id: str = "r1", **facts: Any) -> RunRecord:
     known = {"agent": "default", "session": "s1", "seconds": 1.0, "error_type": None}
-    return RunRecord(run_id, **{**known, "round_trips": 0, "answer_tokens": 0, "result_tokens": 0, **facts})
+    return RunRecord(
+        run_id, **{**known, "round_trips": 0, "answer_tokens": 0, "result_tokens": 0, **facts}
+    )
 
 
 def count_rows(file: Path, table: str = "calls") -> int:
@@ -94,7 +98,7 @@ def check_integrity(file: Path) -> str:
         database.close()
 
 
-# --- recording ----------------------------------------------------------------------------------------------------
+# --- recording ------------------------------------------------------------------------------------
 
 
 def test_records_are_in_the_file_after_a_flush(recorder: Recorder, file: Path) -> None:
@@ -229,7 +233,7 @@ def test_records_of_concurrent_processes_are_all_counted(file: Path) -> None:
     assert check_integrity(file) == "ok"
 
 
-# --- damaged files ------------------------------------------------------------------------------------------------
+# --- damaged files --------------------------------------------------------------------------------
 
 
 def fill_file(file: Path, calls: int = 2000) -> bytes:
@@ -247,7 +251,9 @@ def test_a_truncated_file_is_kept_and_a_new_one_is_created(file: Path, part: flo
     cut = whole[: int(len(whole) * part)]
     file.write_bytes(cut)
     # A summary reads only the pages that it needs.
-    with pytest.raises(ToolError, match="damaged") if part <= 0.5 else contextlib.suppress(ToolError):
+    with (
+        pytest.raises(ToolError, match="damaged") if part <= 0.5 else contextlib.suppress(ToolError)
+    ):
         summarize(StatisticsFile(file))
     recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
@@ -276,7 +282,9 @@ def test_damage_in_the_middle_is_detected_at_the_next_start(file: Path) -> None:
     whole = fill_file(file)
     middle = len(whole) // 2 // 4096 * 4096
     file.write_bytes(whole[:middle] + b"\xff" * 8192 + whole[middle + 8192 :])
-    os.utime(file, (time.time() + 1, time.time() + 1))  # later, even if the clock of the disk is coarse
+    os.utime(
+        file, (time.time() + 1, time.time() + 1)
+    )  # later, even if the clock of the disk is coarse
     recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
     recorder.close()
@@ -285,7 +293,9 @@ def test_damage_in_the_middle_is_detected_at_the_next_start(file: Path) -> None:
 
 
 @pytest.mark.parametrize("is_changed", [False, True])
-def test_only_a_file_that_changed_since_the_last_write_is_checked(file: Path, *, is_changed: bool) -> None:
+def test_only_a_file_that_changed_since_the_last_write_is_checked(
+    file: Path, *, is_changed: bool
+) -> None:
     """A check reads all rows. Damage that keeps the time of the file shows whether it was done."""
     whole = fill_file(file)
     changed = file.stat().st_mtime_ns + is_changed * 1_000_000_000
@@ -370,7 +380,11 @@ FULL_DISK = """if True:
 
 def test_a_full_disk_is_a_problem_until_space_is_available(file: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(file)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", FULL_DISK, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     full, later = done.stdout.splitlines()
     assert "cannot write" in full
@@ -379,21 +393,30 @@ def test_a_full_disk_is_a_problem_until_space_is_available(file: Path) -> None:
     assert check_integrity(file) == "ok"
 
 
-# --- retention ------------------------------------------------------------------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
 
 
 def insert_rows(file: Path, count: int, names: int = 20) -> None:
     """Insert this many calls and runs, one per second, the last one at NOW."""
     with contextlib.closing(sqlite3.connect(file)) as database:
         rollup.add_functions(database)
-        numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
-        call = f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10, {NOW} - {count} + i"
+        numbers = (
+            f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {count})"
+        )
+        call = (
+            f"'p.tool' || (i % {names}), 'default', 's', 'r' || i, (i % 99) / 100.0, NULL, 10,"
+            f" {NOW} - {count} + i"
+        )
         run = f"'r' || i, 'default', 's', 0.1, NULL, 1, 5, 10, {NOW} - {count} + i"
         last_call, last_run = database.execute(
             "SELECT (SELECT max(rowid) FROM calls), (SELECT count(*) FROM runs)"
         ).fetchone()
-        database.execute(f"INSERT INTO calls ({', '.join(CALL_COLUMNS[:8])}) {numbers} SELECT {call} FROM n")
-        database.execute(f"INSERT INTO runs ({', '.join(RUN_COLUMNS)}) {numbers} SELECT {run} FROM n")
+        database.execute(
+            f"INSERT INTO calls ({', '.join(CALL_COLUMNS[:8])}) {numbers} SELECT {call} FROM n"
+        )
+        database.execute(
+            f"INSERT INTO runs ({', '.join(RUN_COLUMNS)}) {numbers} SELECT {run} FROM n"
+        )
         rollup.add(database, last_call, last_run, NOW)
         database.commit()
 
@@ -404,14 +427,21 @@ def test_old_calls_runs_and_sessions_are_deleted(file: Path, recorder: Recorder)
         recorder.add(make_run(str(age), at=NOW - age * DAY))
         recorder.add(SessionRecord(str(age), "default", {f"tool{age}": 1}, 1, at=NOW - age * DAY))
     recorder.flush()
-    assert [count_rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [2, 2, 2, 2]
+    assert [count_rows(file, table) for table in ("calls", "runs", "sessions", "definitions")] == [
+        2,
+        2,
+        2,
+        2,
+    ]
 
 
 @pytest.mark.slow
 def test_the_oldest_calls_above_the_limit_are_deleted(file: Path) -> None:
     fill_file(file, 1)
     insert_rows(file, 30_000)
-    recorder = Recorder(StatisticsFile(file), max_rows=dict.fromkeys(MAX_ROWS, 10_000), clock=lambda: NOW)
+    recorder = Recorder(
+        StatisticsFile(file), max_rows=dict.fromkeys(MAX_ROWS, 10_000), clock=lambda: NOW
+    )
     for _ in range(20):
         recorder.add(make_call("last"))
     for _ in range(20):  # each write continues where the previous one stopped
@@ -434,7 +464,7 @@ def test_nothing_is_deleted_after_the_clock_has_jumped(file: Path) -> None:
     assert count_rows(file) == 2
 
 
-# --- run history ----------------------------------------------------------------------------------------------------
+# --- run history ----------------------------------------------------------------------------------
 
 
 def test_recent_runs_have_their_code_and_calls(file: Path, recorder: Recorder) -> None:
@@ -444,7 +474,9 @@ def test_recent_runs_have_their_code_and_calls(file: Path, recorder: Recorder) -
     recorder.add(make_run("old", at=NOW - 50, agent="ada"))
     recorder.flush()
     assert [run.id for run in list_page(StatisticsFile(file), RunFilter()).runs] == ["new", "old"]
-    assert [run.id for run in list_page(StatisticsFile(file), RunFilter(agent="ada")).runs] == ["old"]
+    assert [run.id for run in list_page(StatisticsFile(file), RunFilter(agent="ada")).runs] == [
+        "old"
+    ]
     found = find_run(StatisticsFile(file), "new")
     assert found is not None
     run, calls = found
@@ -455,13 +487,21 @@ def test_recent_runs_have_their_code_and_calls(file: Path, recorder: Recorder) -
 
 
 def test_calls_outside_of_runs_with_one_context_are_one_entry(file: Path) -> None:
-    inner = make_run("c", kind="call", name="a.inner", calls=1, failed=1, error_type="timeout", at=NOW - 1)
+    inner = make_run(
+        "c", kind="call", name="a.inner", calls=1, failed=1, error_type="timeout", at=NOW - 1
+    )
     outer = make_run("c", kind="call", name="a.outer", calls=1, at=NOW - 2)
     summary = record_and_summarize(
         file, make_call("a.inner", run_id="c"), inner, make_call("a.outer", run_id="c"), outer
     )
     (run,) = list_page(StatisticsFile(file), RunFilter()).runs
-    assert (run.name, run.calls, run.failed, run.error_type, run.at) == ("a.outer", 2, 1, None, NOW - 2)
+    assert (run.name, run.calls, run.failed, run.error_type, run.at) == (
+        "a.outer",
+        2,
+        1,
+        None,
+        NOW - 2,
+    )
     assert (summary["total_calls"], summary["runs"]["total"], summary["time_saved_ms"]) == (2, 0, 0)
 
 
@@ -489,7 +529,9 @@ def test_pending_code_is_dropped_while_the_file_is_unwritable(tmp_path: Path) ->
     recorder.flush()
     blocker.unlink()
     recorder.close()
-    assert [run.code for run in list_page(StatisticsFile(blocker / "stats.db"), RunFilter()).runs] == [""]
+    assert [
+        run.code for run in list_page(StatisticsFile(blocker / "stats.db"), RunFilter()).runs
+    ] == [""]
 
 
 @pytest.mark.slow
@@ -500,17 +542,26 @@ def test_a_summary_of_many_names_lists_the_most_called(file: Path) -> None:
     recorder.close()
     insert_rows(file, 20_000, names=20_000)
     summary = summarize(StatisticsFile(file), now=NOW)
-    assert (summary["total_calls"], len(summary["tools"]), len(summary["series"]["tools"])) == (20_009, 500, 500)
+    assert (summary["total_calls"], len(summary["tools"]), len(summary["series"]["tools"])) == (
+        20_009,
+        500,
+        500,
+    )
     assert (summary["tools"][1]["name"], summary["tools"][1]["errors"]) == ("often", {"timeout": 9})
     others = rollup.MAX_DISTINCT["name"] - 1
-    assert (summary["tools"][0]["name"], summary["tools"][0]["calls"]) == (rollup.OTHER, 20_000 - others)
+    assert (summary["tools"][0]["name"], summary["tools"][0]["calls"]) == (
+        rollup.OTHER,
+        20_000 - others,
+    )
     assert sum(summary["series"]["calls"]) == 20_009
 
 
-# --- summaries ----------------------------------------------------------------------------------------------------
+# --- summaries ------------------------------------------------------------------------------------
 
 
-def record_and_summarize(file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any) -> StatsSummary:
+def record_and_summarize(
+    file: Path, *records: CallRecord | RunRecord | SessionRecord, **filters: Any
+) -> StatsSummary:
     recorder = Recorder(StatisticsFile(file), clock=lambda: NOW)
     recorder.keep_days = 100_000
     for record in records:
@@ -556,7 +607,9 @@ def test_a_tool_has_calls_success_times_tokens_and_errors(file: Path) -> None:
 
 def test_runs_are_counted_separately_from_calls(file: Path) -> None:
     runs = [make_run(str(number), seconds=number) for number in range(1, 4)]
-    summary = record_and_summarize(file, *runs, make_run("4", seconds=9, error_type="execution_error"))
+    summary = record_and_summarize(
+        file, *runs, make_run("4", seconds=9, error_type="execution_error")
+    )
     times = {"p50_ms": pytest.approx(2000, rel=0.122), "p95_ms": pytest.approx(9000, rel=0.122)}
     assert summary["runs"] == {"total": 4, "failed": 1, "success_rate": 75.0, **times}
 
@@ -572,11 +625,22 @@ def test_every_number_is_filtered_by_period(file: Path, period: str, calls: int)
         records += [
             make_call(run_id=str(age), result_tokens=30, error_type="timeout", at=NOW - age),
             make_run(str(age), round_trips=3, result_tokens=30, answer_tokens=10, at=NOW - age),
-            SessionRecord(str(age), "default", {"web.search": 100, "db.query": 50}, 40, at=NOW - age),
+            SessionRecord(
+                str(age), "default", {"web.search": 100, "db.query": 50}, 40, at=NOW - age
+            ),
         ]
     summary = record_and_summarize(file, *records, period=period, round_trip_ms=1000)
-    assert (summary["total_calls"], summary["runs"]["total"], summary["errors"]) == (calls, calls, {"timeout": calls})
-    assert summary["tools"][0]["calls"] == sum(summary["series"]["calls"]) == sum(summary["series"]["errors"]) == calls
+    assert (summary["total_calls"], summary["runs"]["total"], summary["errors"]) == (
+        calls,
+        calls,
+        {"timeout": calls},
+    )
+    assert (
+        summary["tools"][0]["calls"]
+        == sum(summary["series"]["calls"])
+        == sum(summary["series"]["errors"])
+        == calls
+    )
     assert summary["savings"]["sessions"] == calls
     assert summary["context_saved"] == calls * (150 - 40 + 20)
     assert summary["time_saved_ms"] == calls * 2 * 1000
@@ -599,18 +663,22 @@ def test_an_agent_sees_its_own_numbers(file: Path) -> None:
 @pytest.mark.slow
 def test_one_failure_among_very_many_is_not_rounded_to_100_percent(file: Path) -> None:
     calls = [make_call() for _ in range(30_000)]
-    assert record_and_summarize(file, *calls, make_call(error_type="timeout"))["success_rate"] == 99.99
+    assert (
+        record_and_summarize(file, *calls, make_call(error_type="timeout"))["success_rate"] == 99.99
+    )
 
 
 def test_an_unknown_period_lists_the_valid_periods(file: Path) -> None:
     with pytest.raises(ToolError) as caught:
         summarize(StatisticsFile(file), period="invalid")
-    assert str(caught.value) == (
-        "Error: Invalid period 'invalid'. Valid: day, week, month, all. Example: ot.stats(period='day')"
+    assert (
+        str(caught.value)
+        == "Error: Invalid period 'invalid'. Valid: day, week, month, all. Example:"
+        " ot.stats(period='day')"
     )
 
 
-# --- savings ------------------------------------------------------------------------------------------------------
+# --- savings --------------------------------------------------------------------------------------
 
 
 def test_definitions_count_once_per_session_minus_our_own(file: Path) -> None:
@@ -627,7 +695,12 @@ def test_a_session_counts_with_its_largest_number_of_tools(file: Path) -> None:
 
 
 def test_a_session_with_few_tools_may_cost_more_than_it_saves(file: Path) -> None:
-    assert record_and_summarize(file, SessionRecord("s1", "default", {"a.b": 30}, 400))["context_saved"] == -370
+    assert (
+        record_and_summarize(file, SessionRecord("s1", "default", {"a.b": 30}, 400))[
+            "context_saved"
+        ]
+        == -370
+    )
 
 
 def test_savings_of_runs_are_never_negative(file: Path) -> None:
@@ -664,15 +737,21 @@ def test_the_shares_of_tools_add_up_to_the_total(file: Path) -> None:
     assert web["time_saved_ms"] == 3 * 1000 * 3 / 4
     assert web["time_saved_ms"] + db["time_saved_ms"] == whole["time_saved_ms"] == 4000
     assert (other["total_calls"], other["context_saved"], other["time_saved_ms"]) == (0, 0, 0)
-    assert [list(part["series"]["tools"]) for part in (web, db, other)] == [["web.search"], ["db.query"], []]
+    assert [list(part["series"]["tools"]) for part in (web, db, other)] == [
+        ["web.search"],
+        ["db.query"],
+        [],
+    ]
 
 
-# --- time series --------------------------------------------------------------------------------------------------
+# --- time series ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("age", [0, 59, HOUR, 3 * DAY, 60 * DAY, 900 * DAY, 20_000 * DAY, -5 * DAY])
 def test_all_time_has_a_readable_number_of_bars(file: Path, age: float) -> None:
-    series = record_and_summarize(file, make_call(at=NOW - age), make_call(error_type="timeout"))["series"]
+    series = record_and_summarize(file, make_call(at=NOW - age), make_call(error_type="timeout"))[
+        "series"
+    ]
     assert 20 < len(series["calls"]) <= MAX_BARS + 2
     assert (sum(series["calls"]), sum(series["errors"])) == (2, 1)
     assert series["tools"]["web.search"] == series["calls"]
@@ -690,13 +769,15 @@ def test_a_summary_is_plain_data(file: Path) -> None:
     assert json.loads(json.dumps(summary)) == summary
 
 
-# --- the report ---------------------------------------------------------------------------------------------------
+# --- the report -----------------------------------------------------------------------------------
 
 HOSTILE = '</td><script>alert("x")</script><img src=x onerror=alert(1)>&amp;\u202e\0'
 
 
 def test_names_are_escaped_in_the_report(file: Path) -> None:
-    text = render_html(record_and_summarize(file, make_call(HOSTILE, error_type=HOSTILE), tool=HOSTILE))
+    text = render_html(
+        record_and_summarize(file, make_call(HOSTILE, error_type=HOSTILE), tool=HOSTILE)
+    )
     assert "<script" not in text
     assert "<img" not in text
     assert "\u202e" not in text
@@ -706,7 +787,10 @@ def test_names_are_escaped_in_the_report(file: Path) -> None:
 def test_the_report_has_no_external_resources(file: Path) -> None:
     text = render_html(record_and_summarize(file, make_call(), make_run()))
     assert "default-src 'none'" in text
-    assert not any(word in text for word in ("http:", "https:", "//", "url(", "@import", "src=", "<script", "<link"))
+    assert not any(
+        word in text
+        for word in ("http:", "https:", "//", "url(", "@import", "src=", "<script", "<link")
+    )
 
 
 def test_large_and_small_numbers_are_formatted(file: Path) -> None:
@@ -719,7 +803,9 @@ def test_large_and_small_numbers_are_formatted(file: Path) -> None:
     assert "e+" not in text
 
 
-@pytest.mark.parametrize(("trips", "text"), [(1, "4 s"), (45, "3 min"), (46, "3 min 4 s"), (900, "1 h"), (901, "1 h")])
+@pytest.mark.parametrize(
+    ("trips", "text"), [(1, "4 s"), (45, "3 min"), (46, "3 min 4 s"), (900, "1 h"), (901, "1 h")]
+)
 def test_a_duration_omits_zero_parts(file: Path, trips: int, text: str) -> None:
     assert f'<p class="figure">{text}</p>' in render_html(
         record_and_summarize(file, make_run(round_trips=trips + 1), round_trip_ms=4000)
@@ -727,13 +813,20 @@ def test_a_duration_omits_zero_parts(file: Path, trips: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "text"), [(999, "999"), (999_499, "999k"), (999_500, "1.00M"), (12_345, "12.3k"), (10**9 - 1, "1.00G")]
+    ("tokens", "text"),
+    [(999, "999"), (999_499, "999k"), (999_500, "1.00M"), (12_345, "12.3k"), (10**9 - 1, "1.00G")],
 )
-def test_a_number_of_tokens_with_a_unit_has_at_most_three_digits(file: Path, tokens: int, text: str) -> None:
-    assert f">{text}</td>" in render_html(record_and_summarize(file, make_call(result_tokens=tokens)))
+def test_a_number_of_tokens_with_a_unit_has_at_most_three_digits(
+    file: Path, tokens: int, text: str
+) -> None:
+    assert f">{text}</td>" in render_html(
+        record_and_summarize(file, make_call(result_tokens=tokens))
+    )
 
 
-@pytest.mark.parametrize("records", [(), (make_call(),), (make_run(),), (SessionRecord("s", "d", {"a.b": 1}, 90),)])
+@pytest.mark.parametrize(
+    "records", [(), (make_call(),), (make_run(),), (SessionRecord("s", "d", {"a.b": 1}, 90),)]
+)
 def test_a_report_of_few_records_is_a_complete_page(file: Path, records: tuple[Any, ...]) -> None:
     text = render_html(record_and_summarize(file, *records))
     assert text.startswith("<!doctype html>")
@@ -742,7 +835,7 @@ def test_a_report_of_few_records_is_a_complete_page(file: Path, records: tuple[A
     assert "nan" not in text
 
 
-# --- sums ---------------------------------------------------------------------------------------------------------
+# --- sums -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -752,22 +845,42 @@ def test_sums_of_any_period_match_its_calls_and_runs(file: Path, seed: int) -> N
     spans = (90.0, HOUR, DAY, 8 * DAY, 31 * DAY, 300 * DAY)
     records: list[CallRecord | RunRecord | SessionRecord] = []
     for number in range(300):
-        at, error = NOW - chance.random() * chance.choice(spans), chance.choice([None, None, "timeout", "network"])
+        at, error = (
+            NOW - chance.random() * chance.choice(spans),
+            chance.choice([None, None, "timeout", "network"]),
+        )
         name, owner = f"pack.tool{chance.randrange(4)}", chance.choice(["ada", "bob"])
         run_id = f"r{number}"
-        records.append(make_call(name, at=at, error_type=error, agent=owner, run_id=run_id, result_tokens=8))
         records.append(
-            make_run(run_id, at=at, error_type=error, agent=owner, round_trips=3, result_tokens=8, answer_tokens=2)
+            make_call(name, at=at, error_type=error, agent=owner, run_id=run_id, result_tokens=8)
+        )
+        records.append(
+            make_run(
+                run_id,
+                at=at,
+                error_type=error,
+                agent=owner,
+                round_trips=3,
+                result_tokens=8,
+                answer_tokens=2,
+            )
         )
     chance.shuffle(records)
     recorder = Recorder(StatisticsFile(file), clock=lambda: NOW)
-    for position, record in enumerate(sorted(records, key=lambda record: isinstance(record, RunRecord))):
+    for position, record in enumerate(
+        sorted(records, key=lambda record: isinstance(record, RunRecord))
+    ):
         recorder.add(record)
         if position % 97 == 0:
             recorder.flush()
     recorder.close()
     for period, reach in (("day", DAY), ("week", 7 * DAY), ("month", 30 * DAY), ("all", 400 * DAY)):
-        for tool, agent in ((None, None), ("pack.tool1", None), (None, "ada"), ("pack.tool1", "bob")):
+        for tool, agent in (
+            (None, None),
+            ("pack.tool1", None),
+            (None, "ada"),
+            ("pack.tool1", "bob"),
+        ):
             found = summarize(StatisticsFile(file), period, tool, agent=agent, now=NOW)
             calls = [
                 call
@@ -777,9 +890,16 @@ def test_sums_of_any_period_match_its_calls_and_runs(file: Path, seed: int) -> N
                 and tool in {None, call.name}
                 and agent in {None, call.agent}
             ]
-            assert found["total_calls"] == found["runs"]["total"] == sum(found["series"]["calls"]) == len(calls)
+            assert (
+                found["total_calls"]
+                == found["runs"]["total"]
+                == sum(found["series"]["calls"])
+                == len(calls)
+            )
             assert found["errors"] == Counter(call.error_type for call in calls if call.error_type)
-            assert {each["name"]: each["calls"] for each in found["tools"]} == Counter(call.name for call in calls)
+            assert {each["name"]: each["calls"] for each in found["tools"]} == Counter(
+                call.name for call in calls
+            )
             assert found["savings"]["result_tokens"] == 6 * len(calls)
             assert found["savings"]["round_trips"] == 2 * len(calls)
             for name, bars in found["series"]["tools"].items():
@@ -798,7 +918,9 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
 
     async def names() -> list[str]:
         directories = Directories(working_dir=tmp_path, user=tmp_path)
-        async with OneTool(read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), directories)) as app:
+        async with OneTool(
+            read=lambda: Loaded(Settings(), {"KEY": secret}, (), (), directories)
+        ) as app:
             await app.bus.call_tool(f"pack.{secret}")
             app.state.recorder.flush()
             return [tool["name"] for tool in summarize(app.state.recorder.database)["tools"]]
@@ -806,7 +928,9 @@ def test_a_secret_used_as_a_tool_name_is_not_in_the_statistics(tmp_path: Path) -
     assert anyio.run(names) == ["pack.[REDACTED]"]
 
 
-def test_a_failure_of_statistics_never_fails_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_of_statistics_never_fails_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def called() -> bool:
         async with OneTool(folder=tmp_path) as app:
             monkeypatch.setattr(app.state.recorder, "add", lambda _record: 1 / 0)

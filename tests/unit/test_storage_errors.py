@@ -20,8 +20,10 @@ def test_a_link_to_a_missing_directory_is_named(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "missing")
     error = write(link)
-    assert error.message == (
-        f"cannot write {link / 'state'}: {link} is a link to {tmp_path / 'missing'}, which does not exist"
+    assert (
+        error.message
+        == f"cannot write {link / 'state'}: {link} is a link to {tmp_path / 'missing'}, which does"
+        " not exist"
     )
     assert error.hint == f"remove the link with `rm {link}`, or create what it leads to"
 
@@ -35,4 +37,7 @@ def test_a_link_to_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_a_file_instead_of_a_directory_is_no_link(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
-    assert write(tmp_path).hint == f"check that {tmp_path / 'state'} is a directory that can be written"
+    assert (
+        write(tmp_path).hint
+        == f"check that {tmp_path / 'state'} is a directory that can be written"
+    )

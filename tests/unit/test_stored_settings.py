@@ -1,4 +1,6 @@
-"""Settings in PostgreSQL over settings files: editing them, what they may set, and replicas that cannot use them."""
+"""Settings in PostgreSQL over settings files: editing them, what they may set, and replicas that
+cannot use them.
+"""
 
 import json
 from collections.abc import Iterator
@@ -77,7 +79,9 @@ def read(home: Path, state: State) -> Loaded:
 
 def edit(home: Path, state: State, section: str, name: str, value: Any) -> str:
     editor = open_editor(home, state)
-    return editor.apply(editor.plan(f"{section}.change", [ItemChange(section, name, value)]), **WHO).id
+    return editor.apply(
+        editor.plan(f"{section}.change", [ItemChange(section, name, value)]), **WHO
+    ).id
 
 
 def write(state: State, text: str) -> None:
@@ -85,7 +89,9 @@ def write(state: State, text: str) -> None:
     get_settings(state).update(lambda _current, history: (StoredSettings(text), history))
 
 
-def test_an_entry_in_the_store_replaces_the_one_of_a_file_and_null_removes_it(home: Path, state: State) -> None:
+def test_an_entry_in_the_store_replaces_the_one_of_a_file_and_null_removes_it(
+    home: Path, state: State
+) -> None:
     files = (home / ".onetool" / "onetool.yaml").read_bytes()
     edit(home, state, "agents", "default", {"permissions": ["write"]})
     edit(home, state, "http", "allowedHosts", ["other.example.com"])
@@ -118,24 +124,34 @@ def test_an_old_change_is_undone_without_later_ones(home: Path, state: State) ->
     assert [entry.undoes for entry in entries] == [changed, "", ""]
 
 
-@pytest.mark.parametrize("key", ["store", "auth", "execution", "tools_dir", "llm", "approvals", "stats"])
-def test_what_belongs_to_a_machine_cannot_be_in_the_store(home: Path, state: State, key: str) -> None:
+@pytest.mark.parametrize(
+    "key", ["store", "auth", "execution", "tools_dir", "llm", "approvals", "stats"]
+)
+def test_what_belongs_to_a_machine_cannot_be_in_the_store(
+    home: Path, state: State, key: str
+) -> None:
     editor = open_editor(home, state)
-    with pytest.raises(ConfigError, match=rf'"{key}" cannot be set in the store(.|\n)*of each machine'):
+    with pytest.raises(
+        ConfigError, match=rf'"{key}" cannot be set in the store(.|\n)*of each machine'
+    ):
         editor.plan("settings.change", [ItemChange(key, "enabled", True)])
     assert state.settings.refresh() == StoredSettings()
 
 
 def test_secrets_are_sealed_and_win_over_those_of_files(home: Path, state: State) -> None:
     editor = open_editor(home, state)
-    planned = editor.plan("secrets.set", [], secrets={"GH_TOKEN": "new-secret-value", "MORE": "more-secret-value"})
+    planned = editor.plan(
+        "secrets.set", [], secrets={"GH_TOKEN": "new-secret-value", "MORE": "more-secret-value"}
+    )
     entry = editor.apply(planned, **WHO)
     loaded = read(home, state)
     assert loaded.settings.servers["gh"].headers == {"Authorization": "Bearer new-secret-value"}
     assert loaded.user_secrets["MORE"] == "more-secret-value"
     assert "more-secret-value" not in entry.difference + get_settings(state).read_history()
     assert open_editor(home, state).list_secrets()["MORE"] == ["store/secrets.yaml"]
-    rows = get_database(state).select("SELECT kind || name || encode(content, 'escape') FROM documents")
+    rows = get_database(state).select(
+        "SELECT kind || name || encode(content, 'escape') FROM documents"
+    )
     assert rows
     assert not [row for (row,) in rows if "MORE" in row or "secret-value" in row]
     editor.apply(editor.plan("secrets.delete", [], secrets={"GH_TOKEN": None}), **WHO)
@@ -144,14 +160,18 @@ def test_secrets_are_sealed_and_win_over_those_of_files(home: Path, state: State
         editor.plan("secrets.delete", [], secrets={"GH_TOKEN": None})
 
 
-def test_an_admin_changes_a_server_of_a_file_without_naming_a_secret(home: Path, state: State) -> None:
+def test_an_admin_changes_a_server_of_a_file_without_naming_a_secret(
+    home: Path, state: State
+) -> None:
     editor = open_editor(home, state)
     value = editor.find("servers", "gh").value
 
     def change(**settings: Any) -> PlannedEdit:
         return editor.plan("servers.change", [ItemChange("servers", "gh", {**value, **settings})])
 
-    check_rights(change(timeout=7), "admin", None)  # the entry is copied to the store, with its reference
+    check_rights(
+        change(timeout=7), "admin", None
+    )  # the entry is copied to the store, with its reference
     with pytest.raises(PermissionDenied, match="it refers to GH_TOKEN"):
         check_rights(change(headers={**value["headers"], "Other": "${GH_TOKEN}"}), "admin", None)
     with pytest.raises(PermissionDenied, match="names a program"):
@@ -161,9 +181,14 @@ def test_an_admin_changes_a_server_of_a_file_without_naming_a_secret(home: Path,
 def test_servers_are_added_with_their_secrets_in_the_store(home: Path, state: State) -> None:
     editor = open_editor(home, state)
     changes = ServerChanges(editor, read_files(home).directories, {})
-    settings = {"url": "https://t.example.com/mcp", "headers": {"Authorization": "Bearer tr-5678abcd"}}
+    settings = {
+        "url": "https://t.example.com/mcp",
+        "headers": {"Authorization": "Bearer tr-5678abcd"},
+    }
     editor.apply(changes.plan_new("tracker", settings).edit, **WHO)
-    assert read(home, state).settings.servers["tracker"].headers == {"Authorization": "Bearer tr-5678abcd"}
+    assert read(home, state).settings.servers["tracker"].headers == {
+        "Authorization": "Bearer tr-5678abcd"
+    }
     assert "tr-5678abcd" not in state.settings.get().text
     with pytest.raises(ToolError, match="nothing to add"):  # a server of a file is not replaced
         changes.plan_pasted('{"mcpServers": {"gh": {"url": "https://evil.example.com"}}}')
@@ -179,7 +204,9 @@ def test_the_command_imports_servers_into_the_store_and_writes_no_file(
     before = {path: path.read_bytes() for path in home.rglob("*.yaml*")}
     file = home / ".cursor" / "mcp.json"
     file.parent.mkdir()
-    file.write_text('{"mcpServers": {"tracker": {"url": "https://t.example.com/mcp"}}}', encoding="utf-8")
+    file.write_text(
+        '{"mcpServers": {"tracker": {"url": "https://t.example.com/mcp"}}}', encoding="utf-8"
+    )
     assert main(["import", "cursor", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["servers"] == ["tracker"]
     assert read(home, state).settings.servers["tracker"].url == "https://t.example.com/mcp"
@@ -187,7 +214,9 @@ def test_the_command_imports_servers_into_the_store_and_writes_no_file(
 
 
 def test_values_are_bounded(home: Path, state: State) -> None:
-    with pytest.raises(ToolError, match=r"agents.big is too large: 100,\d+ bytes \(at most 65,536\)"):
+    with pytest.raises(
+        ToolError, match=r"agents.big is too large: 100,\d+ bytes \(at most 65,536\)"
+    ):
         edit(home, state, "agents", "big", {"tools": ["x" * 100_000]})
 
 
@@ -195,12 +224,16 @@ def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: State) ->
     async def add_tool(number: int) -> None:
         def plan(editor: SettingsEditor) -> PlannedEdit:
             tools = (editor.find("agents", "ops").value or {"tools": []})["tools"]
-            return editor.plan("agents.set", [ItemChange("agents", "ops", {"tools": [*tools, f"t{number}"]})])
+            return editor.plan(
+                "agents.set", [ItemChange("agents", "ops", {"tools": [*tools, f"t{number}"]})]
+            )
 
         environment = {"ONETOOL_KEY": KEY}
         examine = partial(examine_settings, environment, home, None, home)
         async with OneTool(examine=examine, environment=environment) as app:
-            await settings_edits.edit(app, Person("ada", "owner", transport="cli"), plan, settings_edits.EditQuery())
+            await settings_edits.edit(
+                app, Person("ada", "owner", transport="cli"), plan, settings_edits.EditQuery()
+            )
 
     async def add_all() -> None:
         async with anyio.create_task_group() as group:
@@ -208,7 +241,9 @@ def test_concurrent_edits_of_one_entry_lose_nothing(home: Path, state: State) ->
                 group.start_soon(add_tool, number)
 
     anyio.run(add_all)
-    assert sorted(read(home, state).settings.agents["ops"].tools or ()) == [f"t{number}" for number in range(8)]
+    assert sorted(read(home, state).settings.agents["ops"].tools or ()) == [
+        f"t{number}" for number in range(8)
+    ]
     assert len(open_editor(home, state).history.list_entries()) == 8
 
 
@@ -221,7 +256,7 @@ def test_an_edit_of_settings_that_changed_meanwhile_is_rejected(home: Path, stat
     assert "ops" not in read(home, state).settings.agents
 
 
-# --- replicas that cannot use the settings ---------------------------------------------------------------------------
+# --- replicas that cannot use the settings --------------------------------------------------------
 
 
 class Replica:
@@ -229,7 +264,9 @@ class Replica:
 
     def __init__(self, home: Path, state: State | None, url: str) -> None:
         self.reader = SettingsReader(
-            partial(read_files, home), partial(examine_settings, {}, home, None, home), environment={}
+            partial(read_files, home),
+            partial(examine_settings, {}, home, None, home),
+            environment={},
         )
         self.loaded = self.reader.read_first()
         self.denied_at_first = [agent.tools for agent in self.loaded.settings.agents.values()]
@@ -247,7 +284,9 @@ class Replica:
         return "\n".join(map(str, self.reader.examine(self.loaded).errors))
 
 
-def test_invalid_settings_in_the_store_deny_what_they_change(home: Path, state: State, database: str) -> None:
+def test_invalid_settings_in_the_store_deny_what_they_change(
+    home: Path, state: State, database: str
+) -> None:
     replica = Replica(home, state, database)
     assert replica.denied_at_first == [(), ()]  # until the settings in the store are known
     assert (replica.permissions("default"), replica.problems()) == ({"read"}, "")
@@ -259,21 +298,40 @@ def test_invalid_settings_in_the_store_deny_what_they_change(home: Path, state: 
     replica.reload()
     assert [*states, replica.reader.is_outdated] == [True, False]
     assert replica.permissions("ops") == {"exec"}
-    invalid = "agents: {ops: {permissions: [exec]}, default: {permissions: [fly]}}\nservers: {gh: {url: https://x}}\n"
+    invalid = (
+        "agents: {ops: {permissions: [exec]}, default: {permissions: [fly]}}\nservers: {gh: {url:"
+        " https://x}}\n"
+    )
     invalid += "bundle_secrets: {shop: {K: [https://x.example.com]}}\n"
     write(state, invalid)
     replica.reload()
-    assert (replica.permissions("ops"), replica.permissions("reviewer")) == ({"exec"}, {"read", "network"})
-    assert (replica.permissions("default"), replica.loaded.settings.servers["gh"].enabled) == (set(), False)
+    assert (replica.permissions("ops"), replica.permissions("reviewer")) == (
+        {"exec"},
+        {"read", "network"},
+    )
+    assert (replica.permissions("default"), replica.loaded.settings.servers["gh"].enabled) == (
+        set(),
+        False,
+    )
     assert replica.loaded.settings.bundle_secrets.keys() == {"shop"}
-    assert "store/onetool.yaml:1: agents.default.permissions must be a list of permissions" in replica.problems()
+    assert (
+        "store/onetool.yaml:1: agents.default.permissions must be a list of permissions"
+        in replica.problems()
+    )
     restarted = Replica(home, state, database)  # it has no valid ones: all entries are denied
     assert "ops" not in restarted.loaded.settings.agents
-    assert (restarted.permissions("default"), restarted.permissions("reviewer")) == (set(), {"read", "network"})
+    assert (restarted.permissions("default"), restarted.permissions("reviewer")) == (
+        set(),
+        {"read", "network"},
+    )
     edit(home, state, "agents", "default", {"permissions": ["network"]})
     for each in (replica, restarted):
         each.reload()
-        assert (each.permissions("default"), each.permissions("ops"), each.problems()) == ({"network"}, {"exec"}, "")
+        assert (each.permissions("default"), each.permissions("ops"), each.problems()) == (
+            {"network"},
+            {"exec"},
+            "",
+        )
 
 
 def test_settings_that_cannot_be_opened_change_nothing_and_deny_all_at_start(
@@ -282,7 +340,8 @@ def test_settings_that_cannot_be_opened_change_nothing_and_deny_all_at_start(
     edit(home, state, "agents", "default", {"permissions": ["network"]})
     replica = Replica(home, state, database)
     get_database(state).execute(
-        "UPDATE documents SET content = content || 'x'::bytea, version = version + 1 WHERE name = 'current'"
+        "UPDATE documents SET content = content || 'x'::bytea, version = version + 1 WHERE name ="
+        " 'current'"
     )
     replica.reload()
     assert replica.permissions("default") == {"network"}

@@ -14,7 +14,9 @@ class Child:
 
 
 async def test_a_child_that_is_stopped_right_after_its_start_is_given_to_nobody() -> None:
-    """A server that was only listed is stopped at once; a call that comes at that moment starts it again."""
+    """A server that was only listed is stopped at once; a call that comes at that moment starts it
+    again.
+    """
     idle_seconds = 0.0
     stopped: list[Child] = []
     calls: list[asyncio.Task[Child]] = []

@@ -27,10 +27,14 @@ HOSTILE = st.one_of(
         ]
     ),
 )  # fmt: skip
-SCALARS = st.one_of(HOSTILE, st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False))
+SCALARS = st.one_of(
+    HOSTILE, st.integers(), st.booleans(), st.floats(allow_nan=False, allow_infinity=False)
+)
 DATA = st.recursive(
     st.one_of(st.none(), SCALARS),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(HOSTILE, inner, max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(HOSTILE, inner, max_size=4)
+    ),
     max_leaves=8,
 )
 JOINED = {"a": "pipes", "b": "ssv", "c": "tsv"}
@@ -39,7 +43,9 @@ SECRETS = {"KEY": "k-3y/ä", "PAIR": "bob:p:w", "LINES": "one\ntwo"}
 
 
 def build_impl(**fields: Any) -> HttpImpl:
-    return HttpImpl.model_validate({"method": "GET", "urlTemplate": "https://api.test/v1", **fields})
+    return HttpImpl.model_validate(
+        {"method": "GET", "urlTemplate": "https://api.test/v1", **fields}
+    )
 
 
 def fill(definition: HttpImpl, required: tuple[str, ...] = (), **args: Any) -> Request:
@@ -61,7 +67,7 @@ def load_body(request: Request) -> Any:
     return json.loads(request.content)
 
 
-# --- placeholders ------------------------------------------------------------------------------------------
+# --- placeholders ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,10 @@ def load_body(request: Request) -> Any:
         ("${a}${b}", (Placeholder("a"), Placeholder("b"))),
         ("${größe}", (Placeholder("größe"),)),
         ("${csv:a.b[0]}", (Placeholder("a", ("b", 0), kind="csv"),)),
-        ("${pipes:a}${ssv:b}${tsv:c}", tuple(Placeholder(name, kind=by) for name, by in JOINED.items())),
+        (
+            "${pipes:a}${ssv:b}${tsv:c}",
+            tuple(Placeholder(name, kind=by) for name, by in JOINED.items()),
+        ),
         ("${csv}", (Placeholder("csv"),)),
     ],
 )
@@ -128,7 +137,7 @@ def test_the_definition_names_its_arguments_and_secrets() -> None:
     assert definition.required_secrets == {"ONE", "TWO"}
 
 
-# --- the URL -----------------------------------------------------------------------------------------------
+# --- the URL --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -181,7 +190,8 @@ def test_a_url_without_placeholders_is_sent_as_written(template: str) -> None:
 @given(SCALARS, SCALARS, SCALARS)
 def test_no_value_changes_the_rest_of_the_url(one: Any, two: Any, three: Any) -> None:
     definition = build_impl(
-        urlTemplate="https://api.test/v1/${one}/x-${two}.json?fix=1&three=${three}", query={"four": "<${one}>"}
+        urlTemplate="https://api.test/v1/${one}/x-${two}.json?fix=1&three=${three}",
+        query={"four": "<${one}>"},
     )
     try:
         url = fill(definition, one=one, two=two, three=three).url
@@ -190,11 +200,19 @@ def test_no_value_changes_the_rest_of_the_url(one: Any, two: Any, three: Any) ->
         return
     parts = urlsplit(url)
     assert (parts.scheme, parts.netloc, parts.fragment) == ("https", "api.test", "")
-    assert [unquote(part) for part in parts.path.split("/")] == ["", "v1", as_text(one), f"x-{as_text(two)}.json"]
+    assert [unquote(part) for part in parts.path.split("/")] == [
+        "",
+        "v1",
+        as_text(one),
+        f"x-{as_text(two)}.json",
+    ]
     pairs = [("fix", "1"), ("three", as_text(three)), ("four", f"<{as_text(one)}>")]
     assert parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True) == pairs
     target = parse_target(url)  # as it is sent
-    assert (target.origin, target.path) == ("https://api.test", url.removeprefix("https://api.test"))
+    assert (target.origin, target.path) == (
+        "https://api.test",
+        url.removeprefix("https://api.test"),
+    )
 
 
 @pytest.mark.slow
@@ -247,12 +265,19 @@ def test_an_unpaired_surrogate_is_rejected_in_text() -> None:
             fill(definition, x="\ud800")
 
 
-# --- the query ---------------------------------------------------------------------------------------------
+# --- the query ------------------------------------------------------------------------------------
 
 
 def test_lists_repeat_a_parameter_and_missing_values_remove_it() -> None:
     definition = build_impl(
-        query={"tag": "${tags}", "q": "x ${q}", "on": "${on}", "limit": 5, "all": True, "lit": "a&b"}
+        query={
+            "tag": "${tags}",
+            "q": "x ${q}",
+            "on": "${on}",
+            "limit": 5,
+            "all": True,
+            "lit": "a&b",
+        }
     )
     url = fill(definition, tags=["a&b", None, 2, False], on=True).url
     assert urlsplit(url).query == "tag=a%26b&tag=2&tag=false&on=true&limit=5&all=true&lit=a%26b"
@@ -270,7 +295,9 @@ def test_a_required_value_that_is_missing_is_an_error() -> None:
 
 
 def test_a_parameter_is_set_only_once() -> None:
-    assert "query parameter a is set twice" in get_rejection(urlTemplate="https://api.test?%61=1", query={"a": "2"})
+    assert "query parameter a is set twice" in get_rejection(
+        urlTemplate="https://api.test?%61=1", query={"a": "2"}
+    )
     key = {"type": "apiKey", "in": "query", "name": "a", "value": "${secret:KEY}"}
     assert "query parameter a is set twice" in get_rejection(query={"a": "2"}, auth=key)
     assert urlsplit(fill(build_impl(urlTemplate="https://api.test?a=1&a=2")).url).query == "a=1&a=2"
@@ -281,7 +308,7 @@ def test_a_name_cannot_contain_a_placeholder() -> None:
     assert urlsplit(fill(build_impl(query={"a&b=$${x}": "1"})).url).query == "a%26b%3D%24%7Bx%7D=1"
 
 
-# --- joined lists ------------------------------------------------------------------------------------------
+# --- joined lists ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,25 +316,38 @@ def test_a_name_cannot_contain_a_placeholder() -> None:
                       ("tsv", "a%26b%092%09true")]
 )  # fmt: skip
 def test_a_list_is_joined(by: str, query: str) -> None:
-    definition = build_impl(urlTemplate=f"https://api.test/x-${{{by}:ids}}", query={"ids": f"${{{by}:ids}}"})
-    assert fill(definition, ids=["a&b", None, 2, True]).url == f"https://api.test/x-{query}?ids={query}"
+    definition = build_impl(
+        urlTemplate=f"https://api.test/x-${{{by}:ids}}", query={"ids": f"${{{by}:ids}}"}
+    )
+    assert (
+        fill(definition, ids=["a&b", None, 2, True]).url
+        == f"https://api.test/x-{query}?ids={query}"
+    )
     assert parse_target(fill(definition, ids=("one",)).url).path == "/x-one?ids=one"
 
 
 @given(st.lists(SCALARS, min_size=1, max_size=4), SCALARS)
-def test_no_item_becomes_two_and_no_list_changes_the_rest_of_the_url(items: list[Any], other: Any) -> None:
-    definition = build_impl(urlTemplate="https://api.test/v1/x-${csv:ids}/y?fix=1&ids=${csv:ids}&o=${o}")
+def test_no_item_becomes_two_and_no_list_changes_the_rest_of_the_url(
+    items: list[Any], other: Any
+) -> None:
+    definition = build_impl(
+        urlTemplate="https://api.test/v1/x-${csv:ids}/y?fix=1&ids=${csv:ids}&o=${o}"
+    )
     parts = urlsplit(fill(definition, ids=items, o=other).url)
     _, version, joined, last = parts.path.split("/")
     assert (parts.netloc, version, last, parts.fragment) == ("api.test", "v1", "y", "")
-    assert [unquote(item) for item in joined.removeprefix("x-").split(",")] == [as_text(item) for item in items]
+    assert [unquote(item) for item in joined.removeprefix("x-").split(",")] == [
+        as_text(item) for item in items
+    ]
     fix, ids, o = parts.query.split("&")
     assert (fix, unquote(o)) == ("fix=1", f"o={as_text(other)}")
     assert ids == f"ids={joined.removeprefix('x-')}"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("by", "separator"), [("csv", ","), ("pipes", "|"), ("ssv", " "), ("tsv", "\t")])
+@pytest.mark.parametrize(
+    ("by", "separator"), [("csv", ","), ("pipes", "|"), ("ssv", " "), ("tsv", "\t")]
+)
 @given(items=st.lists(SCALARS, min_size=1, max_size=4), mixed=st.booleans())
 def test_an_item_that_contains_the_separator_is_rejected(
     by: str, separator: str, items: list[Any], mixed: bool
@@ -315,12 +355,17 @@ def test_an_item_that_contains_the_separator_is_rejected(
     items = [*items, f"a{separator}b"] if mixed else items
     is_clear = not any(separator in as_text(item) for item in items)
     placeholder = f"${{{by}:x}}"
-    places = [build_impl(method="POST", body=placeholder), build_impl(method="POST", body=f"<{placeholder}>")]
+    places = [
+        build_impl(method="POST", body=placeholder),
+        build_impl(method="POST", body=f"<{placeholder}>"),
+    ]
     places += [build_impl(query={"x": placeholder})] if by != "csv" else []
     for definition in places:
         if is_clear:
             sent = fill(definition, x=items)
-            assert len((sent.content or unquote(sent.url).encode()).split(separator.encode())) == len(items)
+            assert len(
+                (sent.content or unquote(sent.url).encode()).split(separator.encode())
+            ) == len(items)
         else:
             with pytest.raises(ArgumentError, match="contains the separator"):
                 fill(definition, x=items)
@@ -333,11 +378,15 @@ def test_a_joined_list_is_one_string_in_headers_and_bodies() -> None:
     }  # fmt: skip
     definition = build_impl(method="POST", body='{"x": ${csv:x}, "y": "<${csv:x}>"}')
     assert load_body(fill(definition, x=['"', "b"])) == {"x": '",b', "y": '<",b>'}
-    with pytest.raises(ArgumentError, match=r"\$\{csv:x\} has an item that contains the separator ','"):
+    with pytest.raises(
+        ArgumentError, match=r"\$\{csv:x\} has an item that contains the separator ','"
+    ):
         fill(build_impl(headers={"X": "${csv:x}"}), x=["a,b"])
     with pytest.raises(ArgumentError, match=r"\$\{csv:x\} contains '\\n'"):
         fill(build_impl(headers={"X": "${csv:x}"}), x=["a\nb"])
-    with pytest.raises(ArgumentError, match="contains ',', which is not allowed in the header Cookie"):
+    with pytest.raises(
+        ArgumentError, match="contains ',', which is not allowed in the header Cookie"
+    ):
         fill(build_impl(headers={"Cookie": "a=${csv:x}"}), x=["a", "b"])
 
 
@@ -359,7 +408,10 @@ def test_one_value_is_a_list_of_one() -> None:
 
 @pytest.mark.parametrize("value", [{"a": 1}, [["a"]], [{"a": 1}], ["a", []]])
 def test_only_scalars_are_joined(value: Any) -> None:
-    for definition in (build_impl(query={"x": "${csv:x}"}), build_impl(urlTemplate="https://api.test/${csv:x}")):
+    for definition in (
+        build_impl(query={"x": "${csv:x}"}),
+        build_impl(urlTemplate="https://api.test/${csv:x}"),
+    ):
         with pytest.raises(ArgumentError, match=r"\$\{csv:x\} is (a list|an object)"):
             fill(definition, x=value)
 
@@ -373,16 +425,33 @@ def test_a_joined_list_cannot_leave_its_segment(items: list[str]) -> None:
         assert items != ["%2e"]
 
 
-# --- objects -----------------------------------------------------------------------------------------------
+# --- objects --------------------------------------------------------------------------------------
 
 
 def test_an_object_is_sent_as_one_parameter_per_key() -> None:
-    value = {"a": "x&y", "n": 1, "no": None, "tags": ["1", None, "2"], "in": {"b c": True, "deep": {"d": 2}}, "e": {}}
-    wanted = [("m[a]", "x&y"), ("m[n]", "1"), ("m[tags]", "1"), ("m[tags]", "2"), ("m[in][b c]", "true")]
+    value = {
+        "a": "x&y",
+        "n": 1,
+        "no": None,
+        "tags": ["1", None, "2"],
+        "in": {"b c": True, "deep": {"d": 2}},
+        "e": {},
+    }
+    wanted = [
+        ("m[a]", "x&y"),
+        ("m[n]", "1"),
+        ("m[tags]", "1"),
+        ("m[tags]", "2"),
+        ("m[in][b c]", "true"),
+    ]
     wanted += [("m[in][deep][d]", "2")]
     form = fill(build_impl(method="POST", body="m=${m}", headers=FORM), m=value).content or b""
     query = urlsplit(fill(build_impl(query={"m": "${m}"}), m=value).url).query
-    assert parse_qsl(query, strict_parsing=True) == parse_qsl(form.decode(), strict_parsing=True) == wanted
+    assert (
+        parse_qsl(query, strict_parsing=True)
+        == parse_qsl(form.decode(), strict_parsing=True)
+        == wanted
+    )
     assert query.startswith("m%5Ba%5D=x%26y&")
     assert fill(build_impl(query={"m": "${m}"}), m={}).url == "https://api.test/v1"
 
@@ -399,23 +468,35 @@ def test_no_object_changes_the_other_parameters(data: Any, other: Any) -> None:
     assert (parts.netloc, parts.path, parts.fragment) == ("api.test", "/v1", "")
     first, *own, last = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)
     assert (first, last) == (("first", "1"), ("last", as_text(other)))
-    assert all(name.startswith("a b[key]") and name.count("[") == name.count("]") for name, _ in own)
+    assert all(
+        name.startswith("a b[key]") and name.count("[") == name.count("]") for name, _ in own
+    )
     leaves = list(list_leaves(data))
     assert [value for _, value in own] == [as_text(leaf) for _, leaf in leaves]
-    assert [name for name, _ in own] == [f"a b[key]{''.join(f'[{key}]' for key in keys)}" for keys, _ in leaves]
+    assert [name for name, _ in own] == [
+        f"a b[key]{''.join(f'[{key}]' for key in keys)}" for keys, _ in leaves
+    ]
 
 
 def list_leaves(
     data: Any, keys: tuple[str, ...] = (), *, is_indexed: bool = False
 ) -> Iterator[tuple[tuple[str, ...], Any]]:
-    is_indexed = is_indexed or (isinstance(data, list) and any(isinstance(item, dict | list) for item in data))
+    is_indexed = is_indexed or (
+        isinstance(data, list) and any(isinstance(item, dict | list) for item in data)
+    )
     if isinstance(data, dict) or (isinstance(data, list) and is_indexed):
         for key, item in (
-            enumerate(item for item in data if item is not None) if isinstance(data, list) else data.items()
+            enumerate(item for item in data if item is not None)
+            if isinstance(data, list)
+            else data.items()
         ):
             yield from list_leaves(item, (*keys, str(key)), is_indexed=is_indexed)
     else:
-        yield from ((keys, item) for item in (data if isinstance(data, list) else [data]) if item is not None)
+        yield from (
+            (keys, item)
+            for item in (data if isinstance(data, list) else [data])
+            if item is not None
+        )
 
 
 @pytest.mark.parametrize("key", ["", "a][b", "[", "]", "a[]", "\0", "\ud800"])
@@ -429,7 +510,10 @@ def test_a_key_cannot_leave_its_brackets(key: str) -> None:
 def test_an_object_cannot_set_another_parameter_of_the_template(other: str) -> None:
     in_query = build_impl(query={other: "user", "m": "${m}"})
     assert parse_qsl(urlsplit(fill(in_query, m="x").url).query) == [(other, "user"), ("m", "x")]
-    for definition in (in_query, build_impl(method="POST", body=f"m=${{m}}&{other}=user", headers=FORM)):
+    for definition in (
+        in_query,
+        build_impl(method="POST", body=f"m=${{m}}&{other}=user", headers=FORM),
+    ):
         with pytest.raises(ArgumentError, match="conflicts with the parameter"):
             fill(definition, m={"role": "admin"})
 
@@ -438,13 +522,20 @@ def test_an_object_cannot_share_its_name_or_be_a_credential() -> None:
     with pytest.raises(ArgumentError, match="conflicts with the parameter m"):
         fill(build_impl(urlTemplate="https://api.test?m=1&m=${m}"), m={"a": 1})
     with pytest.raises(ArgumentError, match="is an object"):
-        fill(build_impl(auth={"type": "apiKey", "in": "query", "name": "k", "value": "${k}"}), k={"a": 1})
+        fill(
+            build_impl(auth={"type": "apiKey", "in": "query", "name": "k", "value": "${k}"}),
+            k={"a": 1},
+        )
     with pytest.raises(ArgumentError, match="conflicts with the parameter m"):
         fill(build_impl(urlTemplate="https://api.test?m=1&m=${m}"), m=[{"a": 1}])
 
 
 def test_a_list_of_objects_has_indexes() -> None:
-    items = [{"price": "p_1", "tax_rates": ["t_1", "t_2"]}, None, {"price": "p_2", "parts": [{"n": 1}]}]
+    items = [
+        {"price": "p_1", "tax_rates": ["t_1", "t_2"]},
+        None,
+        {"price": "p_2", "parts": [{"n": 1}]},
+    ]
     wanted = [
         ("items[0][price]", "p_1"),
         ("items[0][tax_rates][0]", "t_1"),
@@ -468,13 +559,18 @@ def test_a_deeply_nested_object_is_an_error() -> None:
 
 def test_a_long_key_is_not_repeated_without_limit() -> None:
     key = "k" * 500_000
-    for value, message in (({key: [1] * 500_000}, "characters"), ({key: {"a": {}, "b": {}}}, "very long keys")):
+    for value, message in (
+        ({key: [1] * 500_000}, "characters"),
+        ({key: {"a": {}, "b": {}}}, "very long keys"),
+    ):
         with pytest.raises(ArgumentError, match=message):
             fill(build_impl(method="POST", body="m=${m}", headers=FORM), m=value)
-    assert fill(build_impl(method="POST", body="m=${m}", headers=FORM), m={"k": "v" * 1_000_000}).content
+    assert fill(
+        build_impl(method="POST", body="m=${m}", headers=FORM), m={"k": "v" * 1_000_000}
+    ).content
 
 
-# --- headers -----------------------------------------------------------------------------------------------
+# --- headers --------------------------------------------------------------------------------------
 
 
 @given(SCALARS, SCALARS)
@@ -483,9 +579,16 @@ def test_no_value_changes_the_other_headers(one: Any, two: Any) -> None:
     try:
         headers = fill(definition, one=one, two=two).headers
     except ArgumentError:
-        assert any(char in as_text(one) + as_text(two) for char in map(chr, [*range(9), *range(10, 32), 127]))
+        assert any(
+            char in as_text(one) + as_text(two)
+            for char in map(chr, [*range(9), *range(10, 32), 127])
+        )
         return
-    assert headers == [("X-One", f"<{as_text(one)}>"), ("X-Two", as_text(two).strip(" \t")), ("X-Fixed", "f")]
+    assert headers == [
+        ("X-One", f"<{as_text(one)}>"),
+        ("X-Two", as_text(two).strip(" \t")),
+        ("X-Fixed", "f"),
+    ]
 
 
 @pytest.mark.parametrize("char", [*map(chr, [*range(9), *range(10, 32), 127]), "\ud800"])
@@ -499,13 +602,24 @@ def test_control_characters_are_rejected_in_every_header(char: str) -> None:
             fill(definition, x=f"a{char}b")
 
 
-@pytest.mark.parametrize("name", ["Host", "content-length", "Transfer-Encoding", "Connection", "Proxy-Authorization"])
+@pytest.mark.parametrize(
+    "name", ["Host", "content-length", "Transfer-Encoding", "Connection", "Proxy-Authorization"]
+)
 def test_reserved_headers_cannot_be_set(name: str) -> None:
     assert "cannot be set" in get_rejection(headers={name: "x"})
 
 
 @pytest.mark.parametrize(
-    "headers", [{"a b": "x"}, {"": "x"}, {"a:": "x"}, {"${x}": "y"}, {"X": "a\nb"}, {"X": "1", "x": "2"}, {"ä": "x"}]
+    "headers",
+    [
+        {"a b": "x"},
+        {"": "x"},
+        {"a:": "x"},
+        {"${x}": "y"},
+        {"X": "a\nb"},
+        {"X": "1", "x": "2"},
+        {"ä": "x"},
+    ],
 )
 def test_invalid_headers_are_rejected(headers: dict[str, str]) -> None:
     assert "headers" in get_rejection(headers=headers)
@@ -522,24 +636,35 @@ def test_content_type_cannot_contain_a_placeholder() -> None:
     assert "Content-Type" in get_rejection(headers={"content-type": "${type}"})
 
 
-# --- authentication ----------------------------------------------------------------------------------------
+# --- authentication -------------------------------------------------------------------------------
 
 
 def test_credentials_are_sent_in_their_location_and_marked() -> None:
     bearer = fill(build_impl(auth={"type": "bearer", "value": "${secret:KEY}"}))
     assert bearer.headers == [("Authorization", "Bearer k-3y/ä")]
     assert bearer.credentials == {"authorization"}
-    header = fill(build_impl(auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${secret:KEY}"}))
+    header = fill(
+        build_impl(
+            auth={"type": "apiKey", "in": "header", "name": "X-Key", "value": "${secret:KEY}"}
+        )
+    )
     assert header.headers == [("X-Key", "k-3y/ä")]
     assert header.credentials == {"x-key"}
-    query = fill(build_impl(auth={"type": "apiKey", "in": "query", "name": "a key", "value": "${secret:KEY}"}))
+    query = fill(
+        build_impl(
+            auth={"type": "apiKey", "in": "query", "name": "a key", "value": "${secret:KEY}"}
+        )
+    )
     assert urlsplit(query.url).query == "a%20key=k-3y%2F%C3%A4"
     assert query.secret_query == {"a key"}
 
 
 def test_secrets_outside_of_auth_are_marked_too() -> None:
     definition = fill(
-        build_impl(headers={"X-Token": "t ${secret:KEY}", "X-Plain": "p"}, query={"k": "${secret:KEY}", "p": "1"})
+        build_impl(
+            headers={"X-Token": "t ${secret:KEY}", "X-Plain": "p"},
+            query={"k": "${secret:KEY}", "p": "1"},
+        )
     )
     assert definition.credentials == {"x-token"}
     assert definition.secret_query == {"k"}
@@ -611,7 +736,9 @@ def test_incomplete_authentication_is_rejected(auth: dict[str, str]) -> None:
 
 def test_authorization_is_set_only_once() -> None:
     auth = {"type": "bearer", "value": "x"}
-    assert "header authorization is set twice" in get_rejection(headers={"authorization": "y"}, auth=auth)
+    assert "header authorization is set twice" in get_rejection(
+        headers={"authorization": "y"}, auth=auth
+    )
 
 
 def test_the_error_of_a_rejected_definition_does_not_show_its_values() -> None:
@@ -621,12 +748,14 @@ def test_the_error_of_a_rejected_definition_does_not_show_its_values() -> None:
 
 def test_a_definition_does_not_show_its_secrets() -> None:
     definition = build_impl(
-        auth={"type": "bearer", "value": "hunter2"}, headers={"X-Key": "hunter3"}, body={"k": "hunter4"}
+        auth={"type": "bearer", "value": "hunter2"},
+        headers={"X-Key": "hunter3"},
+        body={"k": "hunter4"},
     )
     assert "hunter" not in repr(definition)
 
 
-# --- bodies ------------------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 def test_data_keeps_its_types_and_drops_missing_values() -> None:
@@ -655,16 +784,32 @@ def test_data_keeps_its_types_and_drops_missing_values() -> None:
 
 @given(DATA, SCALARS)
 def test_no_value_changes_the_rest_of_the_json(data: Any, text: Any) -> None:
-    body = {"whole": "${data}", "text": "<${text}>", "items": ["${data}", {"k": "${data}"}], "fixed": "f"}
+    body = {
+        "whole": "${data}",
+        "text": "<${text}>",
+        "items": ["${data}", {"k": "${data}"}],
+        "fixed": "f",
+    }
     sent = load_body(fill(build_impl(method="POST", body=body), data=data, text=text))
-    assert sent == {"whole": data, "text": f"<{as_text(text)}>", "items": [data, {"k": data}], "fixed": "f"}
+    assert sent == {
+        "whole": data,
+        "text": f"<{as_text(text)}>",
+        "items": [data, {"k": data}],
+        "fixed": "f",
+    }
 
 
 @given(DATA, SCALARS)
 def test_no_value_changes_a_json_string_template(data: Any, text: Any) -> None:
     body = '{"a": ${data}, "b\\"": "\\\\<${text}>\\n", "c": [${data}, 1]}'
-    for headers in ({"Content-Type": "application/json; charset=utf-8"}, {"content-type": "application/hal+json"}, {}):
-        sent = load_body(fill(build_impl(method="POST", body=body, headers=headers), data=data, text=text))
+    for headers in (
+        {"Content-Type": "application/json; charset=utf-8"},
+        {"content-type": "application/hal+json"},
+        {},
+    ):
+        sent = load_body(
+            fill(build_impl(method="POST", body=body, headers=headers), data=data, text=text)
+        )
         assert sent == {"a": data, 'b"': f"\\<{as_text(text)}>\n", "c": [data, 1]}
 
 
@@ -687,7 +832,10 @@ def test_a_value_in_xml_is_escaped() -> None:
     definition = build_impl(
         method="POST", body='<a b="${x}">${x}</a>', headers={"Content-Type": "application/soap+xml"}
     )
-    assert fill(definition, x="\"'<&>").content == b'<a b="&quot;&apos;&lt;&amp;&gt;">&quot;&apos;&lt;&amp;&gt;</a>'
+    assert (
+        fill(definition, x="\"'<&>").content
+        == b'<a b="&quot;&apos;&lt;&amp;&gt;">&quot;&apos;&lt;&amp;&gt;</a>'
+    )
 
 
 @pytest.mark.parametrize(
@@ -704,25 +852,38 @@ def test_a_value_in_xml_is_escaped() -> None:
         ("", 5, b"5"),
     ],
 )
-def test_a_body_that_is_a_single_placeholder_is_sent_as_it_is(kind: str, value: Any, content: bytes) -> None:
+def test_a_body_that_is_a_single_placeholder_is_sent_as_it_is(
+    kind: str, value: Any, content: bytes
+) -> None:
     headers = {"Content-Type": kind} if kind else {}
     sent = fill(build_impl(method="POST", body="${x}", headers=headers), x=value)
     assert sent.content == content
     assert sent.headers == list(headers.items())
 
 
-@pytest.mark.parametrize("kind", ["application/json", "text/plain", "application/xml", "application/x-ndjson"])
+@pytest.mark.parametrize(
+    "kind", ["application/json", "text/plain", "application/xml", "application/x-ndjson"]
+)
 def test_a_single_placeholder_without_value_sends_no_body(kind: str) -> None:
-    definition = build_impl(method="POST", body="${x}", headers={"content-type": kind, "X-Other": "1"})
+    definition = build_impl(
+        method="POST", body="${x}", headers={"content-type": kind, "X-Other": "1"}
+    )
     assert fill(definition) == Request("POST", "https://api.test/v1", [("X-Other", "1")])
-    assert fill(build_impl(method="POST", body="${x.y[0]}", headers={"Content-Type": kind}), x={}).content is None
+    assert (
+        fill(
+            build_impl(method="POST", body="${x.y[0]}", headers={"Content-Type": kind}), x={}
+        ).content
+        is None
+    )
     with pytest.raises(ArgumentError, match="argument x is required"):
         fill(definition, required=("x",))
 
 
 def test_a_value_inside_a_body_is_escaped() -> None:
     for body in ("${x}\n", "${x}${x}"):
-        definition = build_impl(method="POST", body=body, headers={"Content-Type": "application/xml"})
+        definition = build_impl(
+            method="POST", body=body, headers={"Content-Type": "application/xml"}
+        )
         assert b"<" not in (fill(definition, x="<a>").content or b"")
     form = build_impl(method="POST", body="${x}", headers=FORM)
     assert fill(form, x={"a&b": ["<", ">"]}).content == b"a%26b=%3C&a%26b=%3E"
@@ -734,7 +895,9 @@ def test_a_value_inside_a_body_is_escaped() -> None:
 
 def test_a_text_body_is_sent_as_it_is() -> None:
     definition = build_impl(
-        method="POST", body="Hello ${name}, $${x} {\u00e4}\n", headers={"Content-Type": "text/plain"}
+        method="POST",
+        body="Hello ${name}, $${x} {\u00e4}\n",
+        headers={"Content-Type": "text/plain"},
     )
     assert fill(definition, name='"é"\n').content == 'Hello "é"\n, ${x} {ä}\n'.encode()
     assert fill(definition).content == "Hello , ${x} {ä}\n".encode()
@@ -755,12 +918,16 @@ def test_a_text_body_is_sent_as_it_is() -> None:
     ],
 )
 def test_a_template_that_cannot_become_json_is_rejected(body: str, message: str) -> None:
-    assert message in get_rejection(method="POST", body=body, headers={"Content-Type": "application/json"})
+    assert message in get_rejection(
+        method="POST", body=body, headers={"Content-Type": "application/json"}
+    )
 
 
 def test_json_lines_are_supported() -> None:
     definition = build_impl(
-        method="POST", body='{"a": "${x}"}\n${y}\n', headers={"Content-Type": "application/x-ndjson"}
+        method="POST",
+        body='{"a": "${x}"}\n${y}\n',
+        headers={"Content-Type": "application/x-ndjson"},
     )
     assert fill(definition, x='"', y=[1]).content == b'{"a": "\\""}\n[1]\n'
     assert fill(definition).content == b'{"a": ""}\nnull\n'
@@ -799,7 +966,7 @@ def test_values_that_orjson_rejects_are_serialized() -> None:
             assert load_body(fill(definition, x=value)) == {"a": value}
 
 
-# --- other fields of the definition ------------------------------------------------------------------------
+# --- other fields of the definition ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -843,7 +1010,9 @@ def test_an_invalid_definition_is_rejected(fields: dict[str, Any]) -> None:
 def test_only_method_and_url_are_required() -> None:
     definition = HttpImpl.model_validate({"method": "get", "urlTemplate": "https://api.test"})
     assert fill(definition) == Request("GET", "https://api.test/", [])
-    assert [status for status in range(100, 600) if definition.is_success(status)] == list(range(200, 300))
+    assert [status for status in range(100, 600) if definition.is_success(status)] == list(
+        range(200, 300)
+    )
     assert build_impl(successCodes=[200, "404-405"]).is_success(405)
     with pytest.raises(ValidationError):
         HttpImpl.model_validate({"method": "GET"})

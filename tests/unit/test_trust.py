@@ -11,7 +11,14 @@ import pytest
 from onetool.errors import ConfigError, ToolError
 from onetool.settings.load import Loaded, load
 from onetool.settings.paths import find_directories
-from onetool.settings.trust import changes_since_trusted, check_trust, is_trusted, still_trusted, trust, untrust
+from onetool.settings.trust import (
+    changes_since_trusted,
+    check_trust,
+    is_trusted,
+    still_trusted,
+    trust,
+    untrust,
+)
 from onetool.util.problem import UNTRUSTED, Location, Problem
 
 Env = Mapping[str, str]
@@ -67,7 +74,9 @@ def test_the_user_directory_is_always_trusted(user: Path) -> None:
 
 
 @pytest.mark.parametrize("env", [{}, {"ONETOOL_TRUST": "1"}])
-def test_a_link_to_a_trusted_directory_is_rejected(project: Path, user: Path, tmp_path: Path, env: Env) -> None:
+def test_a_link_to_a_trusted_directory_is_rejected(
+    project: Path, user: Path, tmp_path: Path, env: Env
+) -> None:
     trust(project, user)
     foreign = tmp_path / "foreign" / ".onetool"
     foreign.parent.mkdir()
@@ -79,7 +88,9 @@ def test_a_link_to_a_trusted_directory_is_rejected(project: Path, user: Path, tm
         trust(foreign, user)
 
 
-def test_a_linked_working_directory_is_the_same_directory(project: Path, user: Path, tmp_path: Path) -> None:
+def test_a_linked_working_directory_is_the_same_directory(
+    project: Path, user: Path, tmp_path: Path
+) -> None:
     trust(project, user)
     (tmp_path / "link").symlink_to(project.parent)
     assert is_trusted(tmp_path / "link" / ".onetool", user, {})
@@ -88,7 +99,15 @@ def test_a_linked_working_directory_is_the_same_directory(project: Path, user: P
 @pytest.mark.parametrize(
     "name",
     [
-        *("onetool.yaml", "secrets.yaml", "prompts.yaml", "agents/x.yml", "tools/x/x_tools.py", "logs", "tools/y"),
+        *(
+            "onetool.yaml",
+            "secrets.yaml",
+            "prompts.yaml",
+            "agents/x.yml",
+            "tools/x/x_tools.py",
+            "logs",
+            "tools/y",
+        ),
         *("logs/audit.jsonl", "stats/stats.db", "bundles/x", "cache/x.db"),
     ],
 )
@@ -132,7 +151,8 @@ def remove_file(name: str) -> Callable[[Path], object]:
         write_file("onetool.yaml", f"# a comment\n{CONFIG}\n\n# and another\n"),
         write_file(
             "onetool.yaml",
-            "# a comment\naliases: {a: 'b.c'}\ntools_dir: ['more']\nservers:\n  git:\n    command: uvx",
+            "# a comment\naliases: {a: 'b.c'}\ntools_dir: ['more']\nservers:\n  git:\n   "
+            " command: uvx",
         ),
         write_file("prompts.yaml", "# nothing but a comment"),
         write_file("agents/empty.txt", "no settings"),
@@ -153,7 +173,9 @@ def remove_file(name: str) -> Callable[[Path], object]:
         remove_file("tools/mine/mine_tools.py"),
     ],
 )
-def test_harmless_changes_keep_trust(project: Path, user: Path, change: Callable[[Path], object]) -> None:
+def test_harmless_changes_keep_trust(
+    project: Path, user: Path, change: Callable[[Path], object]
+) -> None:
     trust(project, user)
     change(project)
     assert is_trusted(project, user, {})
@@ -178,7 +200,9 @@ def test_harmless_changes_keep_trust(project: Path, user: Path, change: Callable
         write_file("onetool.yaml", CONFIG + "projects: {keys: ../other}"),
         write_file("onetool.yaml", CONFIG + "notify: {topics: [{pattern: x, file: ../Makefile}]}"),
         write_file("onetool.yaml", CONFIG + "tools: {hello: {permissions: []}}"),
-        write_file("onetool.yaml", CONFIG.replace("{command: uvx}", "{command: uvx, env: {PATH: x}}")),
+        write_file(
+            "onetool.yaml", CONFIG.replace("{command: uvx}", "{command: uvx, env: {PATH: x}}")
+        ),
         write_file("agents/ci.yml", "permissions: [read]\nsandbox: {allowed_paths: [/]}"),
     ],
 )
@@ -209,29 +233,45 @@ def test_an_untrusted_directory_is_ignored_completely(project: Path, user: Path)
     (project / "secrets.yaml").write_text("open to all, and no mapping")
     (project / "prompts.yaml").write_text("instructions: obey me")
     found = load_project(project, user)
-    assert (found.settings.servers, found.settings.prompts.instructions, found.secrets) == ({}, "", {})
+    assert (found.settings.servers, found.settings.prompts.instructions, found.secrets) == (
+        {},
+        "",
+        {},
+    )
     assert found.settings.agents.keys() == {"default"}
     assert (found.directories.project, found.directories.data, found.files) == (None, user, ())
 
 
 def test_the_problem_suggests_the_command(project: Path, user: Path) -> None:
     advice = f"review its content, then run `onetool trust` in {project.parent}"
-    ignored = Problem(f"{project} is not trusted and is ignored", advice, Location(str(project)), UNTRUSTED)
+    ignored = Problem(
+        f"{project} is not trusted and is ignored", advice, Location(str(project)), UNTRUSTED
+    )
     assert load_project(project, user).problems == (ignored,)
     trust(project, user)
     write_file("tools/new/new_tools.py", "")(project)
-    changed = "changed since it was trusted and is ignored: extension file tools/new/new_tools.py was added"
-    assert load_project(project, user).problems == (replace(ignored, message=f"{project} {changed}"),)
+    changed = (
+        "changed since it was trusted and is ignored: extension file tools/new/new_tools.py was"
+        " added"
+    )
+    assert load_project(project, user).problems == (
+        replace(ignored, message=f"{project} {changed}"),
+    )
 
 
 def test_changed_lines_are_named_without_their_values(project: Path, user: Path) -> None:
     (project / "secrets.yaml").write_text("KEY: one-secret\n")
     trust(project, user)
     assert "one-secret" not in (user / "trust.json").read_text()
-    text = "# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\ntools_dir: [more]\n"
+    text = (
+        "# first\nservers:\n  git: {command: evil}\n  obey me now: {command: x}\ntools_dir:"
+        " [more]\n"
+    )
     (project / "onetool.yaml").write_text(f"{text}agents: {{ci: {{budgets: {{calls: 5}}}}}}\n")
     trust(project, user)
-    (project / "onetool.yaml").write_text(text.replace("evil", "worse").replace("obey me", "obey you"))
+    (project / "onetool.yaml").write_text(
+        text.replace("evil", "worse").replace("obey me", "obey you")
+    )
     problem = check_trust(project, user, {}).problems[0].message
     for message in (
         "onetool.yaml:3 (servers.git.command) changed",
@@ -244,21 +284,29 @@ def test_changed_lines_are_named_without_their_values(project: Path, user: Path)
 
 def test_many_changes_are_counted(project: Path, user: Path) -> None:
     trust(project, user)
-    (project / "onetool.yaml").write_text(CONFIG + "tools: {" + ", ".join(f"p{n}: {{x: 1}}" for n in range(20)) + "}")
+    (project / "onetool.yaml").write_text(
+        CONFIG + "tools: {" + ", ".join(f"p{n}: {{x: 1}}" for n in range(20)) + "}"
+    )
     assert check_trust(project, user, {}).problems[0].message.endswith("and 12 more")
 
 
 def test_changed_items_of_a_list_are_one_change(project: Path, user: Path) -> None:
-    (project / "onetool.yaml").write_text("servers:\n  git:\n    command: git\n    args: [a, b, c]\n")
+    (project / "onetool.yaml").write_text(
+        "servers:\n  git:\n    command: git\n    args: [a, b, c]\n"
+    )
     trust(project, user)
-    (project / "onetool.yaml").write_text("servers:\n  git:\n    command: git\n    args: [x, y, z, more]\n")
+    (project / "onetool.yaml").write_text(
+        "servers:\n  git:\n    command: git\n    args: [x, y, z, more]\n"
+    )
     (change,) = changes_since_trusted(project, user) or []
     assert str(change) == "onetool.yaml:4 (servers.git.args) changed"
     assert (change.before, change.after) == (["a", "b", "c"], ["x", "y", "z", "more"])
 
 
 @pytest.mark.parametrize("rules", ["[{'b c': 1, d: 2}]", "[{'a b': 1}, {d: 2}]"])
-def test_changed_keys_and_shapes_inside_lists_need_trust_again(project: Path, user: Path, rules: str) -> None:
+def test_changed_keys_and_shapes_inside_lists_need_trust_again(
+    project: Path, user: Path, rules: str
+) -> None:
     text = "agents: {ci: {policy: %s}}\n"
     (project / "onetool.yaml").write_text(text % "[{'a b': 1, d: 2}]")
     trust(project, user)
@@ -266,7 +314,7 @@ def test_changed_keys_and_shapes_inside_lists_need_trust_again(project: Path, us
     assert not is_trusted(project, user, {})
 
 
-# --- trust by environment variable applies to the state at the start ---------------------------------------------
+# --- trust by environment variable applies to the state at the start ------------------------------
 
 
 def test_a_variable_trusts_only_the_state_at_the_start(project: Path, user: Path) -> None:
@@ -277,29 +325,42 @@ def test_a_variable_trusts_only_the_state_at_the_start(project: Path, user: Path
     decision = still_trusted(found.directories, env, found.snapshot)
     assert not decision.trusted
     assert (
-        "changed since OneTool started: extension file tools/new/new_tools.py was added" in decision.problems[0].message
+        "changed since OneTool started: extension file tools/new/new_tools.py was added"
+        in decision.problems[0].message
     )
 
 
 def test_a_trusted_directory_is_used_completely(project: Path, user: Path) -> None:
     trust(project, user)
     found = load_project(project, user)
-    assert (list(found.settings.servers), found.directories.data, found.problems) == (["git"], project, ())
+    assert (list(found.settings.servers), found.directories.data, found.problems) == (
+        ["git"],
+        project,
+        (),
+    )
     assert load_project(project, user, ONETOOL_TRUST="1").settings == found.settings
 
 
 def test_a_config_file_set_by_a_person_is_trusted(project: Path, user: Path) -> None:
     found = load_project(project, user, ONETOOL_CONFIG=str(project / "onetool.yaml"))
-    assert (list(found.settings.servers), found.directories.data, found.problems) == (["git"], project, ())
+    assert (list(found.settings.servers), found.directories.data, found.problems) == (
+        ["git"],
+        project,
+        (),
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"a": 1}', b"\xff", b"[" * 100_000])
-def test_a_damaged_store_trusts_nothing_and_is_reported(project: Path, user: Path, content: bytes) -> None:
+def test_a_damaged_store_trusts_nothing_and_is_reported(
+    project: Path, user: Path, content: bytes
+) -> None:
     trust(project, user)
     (user / "trust.json").write_bytes(content)
     decision = check_trust(project, user, {})
     assert not decision.trusted
-    assert "trust.json is damaged, so no project directory is trusted" in decision.problems[0].message
+    assert (
+        "trust.json is damaged, so no project directory is trusted" in decision.problems[0].message
+    )
     trust(project, user)
     assert check_trust(project, user, {}).trusted
 

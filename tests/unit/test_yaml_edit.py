@@ -12,7 +12,10 @@ from onetool.util import yaml_loader
 A, B = {"name": "a", "hash": "0f"}, {"name": "b", "hash": "1e5"}
 # Texts that contain A, in the usual styles of lists.
 WRITTEN = {
-    "block": "x: 1\nauth:\n  # mine\n  tokens:   # all of them\n    - {name: a, hash: 0f}  # the first\n\ny: 2 # end\n",
+    "block": (
+        "x: 1\nauth:\n  # mine\n  tokens:   # all of them\n    - {name: a, hash: 0f}  # the"
+        " first\n\ny: 2 # end\n"
+    ),
     "block of blocks": "auth:\n  tokens:\n  - name: a\n    hash: 0f\n  # behind\ny: 2",
     "flow": "auth: {tokens: [{name: a, hash: 0f}]} # c\ny: 2\n",
     "flow with a comma": "auth:\n  tokens: [\n    {name: a, hash: 0f}, # one\n  ]\n",
@@ -20,7 +23,15 @@ WRITTEN = {
     "with a mark": "\ufeffauth:\n  tokens:\n    - {name: a, hash: 0f}\n",
     "quoted": '"auth":\n  "tokens":\n    - "name": "a"\n      "hash": "0f"\n',
 }
-EMPTY = ["", "# nothing\n", "auth:\n", "auth: {}\n", "auth: {tokens: []}\n", "auth:\n  tokens:  # none\ny: 1\n", "y: 1"]
+EMPTY = [
+    "",
+    "# nothing\n",
+    "auth:\n",
+    "auth: {}\n",
+    "auth: {tokens: []}\n",
+    "auth:\n  tokens:  # none\ny: 1\n",
+    "y: 1",
+]
 
 
 def read_tokens(text: str) -> list[object]:
@@ -81,7 +92,7 @@ def test_a_list_that_cannot_be_edited_is_an_error(text: str, message: str) -> No
         set_tokens(text, [*read_tokens(text), B])
 
 
-# --- changes of any value -------------------------------------------------------------------------------------------
+# --- changes of any value -------------------------------------------------------------------------
 
 STYLES = """\
 # head
@@ -136,7 +147,9 @@ def mutate(value: Any, chance: random.Random) -> Any:
     kind = chance.random()
     if not isinstance(value, dict | list) or not value or kind > 0.9:
         return chance.choice(VALUES)
-    items: list[tuple[Any, Any]] = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    items: list[tuple[Any, Any]] = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value))
+    )
     at = chance.randrange(len(items))
     if kind < 0.3:
         del items[at]

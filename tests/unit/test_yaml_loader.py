@@ -55,7 +55,9 @@ def test_nan_is_a_float() -> None:
 
 
 def test_untyped_reading_keeps_every_scalar_as_a_string() -> None:
-    document = yaml_loader.read("pin: 012\nflag: true\nnone:\ntagged: !!int 3", "test.yaml", typed=False)
+    document = yaml_loader.read(
+        "pin: 012\nflag: true\nnone:\ntagged: !!int 3", "test.yaml", typed=False
+    )
     assert document.data == {"pin": "012", "flag": "true", "none": "", "tagged": "3"}
 
 
@@ -72,7 +74,9 @@ def test_an_alias_may_be_a_key() -> None:
     assert yaml_loader.read("{a: &k name, *k : 1}", "test.yaml").data == {"a": "name", "name": 1}
 
 
-@pytest.mark.parametrize("text", ["[:read, :write]", "[\n  read,\n  :exec,\n]", "{a: :b}", '[":read", :x]'])
+@pytest.mark.parametrize(
+    "text", ["[:read, :write]", "[\n  read,\n  :exec,\n]", "{a: :b}", '[":read", :x]']
+)
 @pytest.mark.parametrize("loader", [yaml.CSafeLoader, yaml.SafeLoader])
 def test_strings_that_start_with_colons_are_read(text: str, loader: Any) -> None:
     reference = YAML(typ="safe", pure=True).load(text)
@@ -80,7 +84,9 @@ def test_strings_that_start_with_colons_are_read(text: str, loader: Any) -> None
 
 
 def test_quoting_colon_strings_does_not_change_other_text() -> None:
-    document = yaml_loader.read('text: "[:read, :write]"\nblock: |\n  [:read]\nlist: [:read]', "test.yaml")
+    document = yaml_loader.read(
+        'text: "[:read, :write]"\nblock: |\n  [:read]\nlist: [:read]', "test.yaml"
+    )
     assert document.data == {"text": "[:read, :write]", "block": "[:read]\n", "list": [":read"]}
 
 
@@ -104,7 +110,11 @@ def test_line_numbers_of_keys_and_items_are_available() -> None:
 
 def test_unknown_paths_have_the_line_of_their_parent() -> None:
     document = yaml_loader.read("\na:\n  b: 1\n", "test.yaml")
-    assert [document.line(("a", "zz", 3)), document.line(("zz",)), document.line(("a", "b", "c"))] == [
+    assert [
+        document.line(("a", "zz", 3)),
+        document.line(("zz",)),
+        document.line(("a", "b", "c")),
+    ] == [
         2,
         2,
         3,
@@ -118,7 +128,10 @@ def test_an_alias_has_the_line_of_its_key() -> None:
 
 
 def test_text_without_values_is_none() -> None:
-    assert [yaml_loader.read(text, "test.yaml").data for text in ("", "# only a comment\n", "---\n...\n")] == [None] * 3
+    assert [
+        yaml_loader.read(text, "test.yaml").data
+        for text in ("", "# only a comment\n", "---\n...\n")
+    ] == [None] * 3
 
 
 def test_a_byte_order_mark_is_ignored() -> None:
@@ -149,8 +162,9 @@ def test_error_messages_have_line_and_hint() -> None:
         "n: " + "9" * 5000,
         "n: 0x" + "f" * 5000,
     ]
-    assert "\n".join(parse_error(text) for text in texts) == (
-        "test.yaml:3: duplicate key 'a', first defined in line 1\n"
+    assert (
+        "\n".join(parse_error(text) for text in texts)
+        == "test.yaml:3: duplicate key 'a', first defined in line 1\n"
         "test.yaml:2: duplicate key 'a', first defined in line 1\n"
         "test.yaml:1: this tag is not allowed\nHint: put strings that start with ! in quotes\n"
         "test.yaml:1: this tag is not allowed\nHint: put strings that start with ! in quotes\n"
@@ -236,10 +250,16 @@ def test_the_limits_accept_ordinary_documents() -> None:
 
 
 def test_an_anchor_may_be_redefined() -> None:
-    assert yaml_loader.read("a: &x 1\nb: *x\nc: &x 2\nd: *x", "test.yaml").data == {"a": 1, "b": 1, "c": 2, "d": 2}
+    assert yaml_loader.read("a: &x 1\nb: *x\nc: &x 2\nd: *x", "test.yaml").data == {
+        "a": 1,
+        "b": 1,
+        "c": 2,
+        "d": 2,
+    }
 
 
-# Characters that this parser treats as line breaks or rejects are excluded: the grammar is not tested here.
+# Characters that this parser treats as line breaks or rejects are excluded: the grammar is not
+# tested here.
 texts = st.text(
     st.characters(
         exclude_categories=("Cc", "Cs", "Cn"),
@@ -309,8 +329,9 @@ def test_an_unreadable_file_is_an_error_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "large.yaml").write_bytes(b"x" * 10_000_000)
     (tmp_path / "binary.yaml").write_bytes(bytes(range(1, 128)) * 10)
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert "\n".join(read_file_error(path) for path in sorted(tmp_path.iterdir())) == (
-        "~/binary.yaml:1: is not valid YAML: control characters are not allowed\n"
+    assert (
+        "\n".join(read_file_error(path) for path in sorted(tmp_path.iterdir()))
+        == "~/binary.yaml:1: is not valid YAML: control characters are not allowed\n"
         "~/folder.yaml: is a directory, not a file\n"
         "~/large.yaml:1: too large: 10,000,000 bytes (limit 4,194,304)\n"
         "~/latin.yaml:2: is not UTF-8 text\nHint: save the file as UTF-8\n"

@@ -1,9 +1,10 @@
 """Serve the tools of a world over stdio, and its control over a Unix socket.
 
-The worlds are `bfcl`, and `retail` and `airline` of tau-bench, which need its directory. The control socket takes one
-JSON object per line, `{"do": COMMAND, ...}`, and answers each with one line. It loads tasks, chooses the published
-tools and compares the state with the expected one. With `--task`, the server loads one task instead, and writes the
-comparison to `--result` after each call. Models never see either.
+The worlds are `bfcl`, and `retail` and `airline` of tau-bench, which need its directory. The
+control socket takes one JSON object per line, `{"do": COMMAND, ...}`, and answers each with one
+line. It loads tasks, chooses the published tools and compares the state with the expected one. With
+`--task`, the server loads one task instead, and writes the comparison to `--result` after each
+call. Models never see either.
 """
 
 import argparse
@@ -28,7 +29,7 @@ class TaskServer:
         self._offered = list(self._definitions.values())
         self._state_lock, self._write_lock = threading.Lock(), threading.Lock()
 
-    # --- MCP ---------------------------------------------------------------------------------------------------------
+    # --- MCP --------------------------------------------------------------------------------------
 
     def serve_mcp(self) -> None:
         for line in sys.stdin:
@@ -43,7 +44,13 @@ class TaskServer:
             case "initialize":
                 about = {"name": "onetool-bench", "version": "1"}
                 capabilities = {"tools": {"listChanged": True}}
-                return {"result": {"protocolVersion": PROTOCOL, "capabilities": capabilities, "serverInfo": about}}
+                return {
+                    "result": {
+                        "protocolVersion": PROTOCOL,
+                        "capabilities": capabilities,
+                        "serverInfo": about,
+                    }
+                }
             case "ping":
                 return {"result": {}}
             case "tools/list":
@@ -57,7 +64,10 @@ class TaskServer:
             try:
                 return {"content": [{"type": "text", "text": self._world.call(name, arguments)}]}
             except Exception as error:  # noqa: BLE001 - the classes of the tasks raise anything
-                return {"content": [{"type": "text", "text": f"{type(error).__name__}: {error}"}], "isError": True}
+                return {
+                    "content": [{"type": "text", "text": f"{type(error).__name__}: {error}"}],
+                    "isError": True,
+                }
             finally:
                 self.write_result()
 
@@ -71,7 +81,7 @@ class TaskServer:
             sys.stdout.write(line)
             sys.stdout.flush()
 
-    # --- control -----------------------------------------------------------------------------------------------------
+    # --- control ----------------------------------------------------------------------------------
 
     def serve_control(self, listener: socket.socket) -> None:
         while True:

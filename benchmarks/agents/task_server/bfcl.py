@@ -1,7 +1,8 @@
-"""The multi-turn tasks of BFCL v4 (package `bfcl-eval`): stateful Python classes, and the expected calls of each task.
+"""The multi-turn tasks of BFCL v4 (package `bfcl-eval`): stateful Python classes, and the expected
+calls of each task.
 
-Only `multi_turn_base` and `multi_turn_long_context` are used: in the other two variants the model has to notice that
-an argument or a tool is missing, which a player without a model cannot do.
+Only `multi_turn_base` and `multi_turn_long_context` are used: in the other two variants the model
+has to notice that an argument or a tool is missing, which a player without a model cannot do.
 """
 
 import ast
@@ -13,9 +14,25 @@ from pathlib import Path
 from typing import Any
 
 VARIANTS = ("base", "long_context")
-LIVE_SETS = ("live_simple", "live_multiple", "live_parallel", "live_parallel_multiple")  # definitions sent by users
-JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-TYPES = {"dict": "object", "float": "number", "tuple": "array"}  # names of Python in the place of names of JSON Schema
+LIVE_SETS = (
+    "live_simple",
+    "live_multiple",
+    "live_parallel",
+    "live_parallel_multiple",
+)  # definitions sent by users
+JSON_TYPES = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
+TYPES = {
+    "dict": "object",
+    "float": "number",
+    "tuple": "array",
+}  # names of Python in the place of names of JSON Schema
 
 
 class BfclWorld:
@@ -25,20 +42,37 @@ class BfclWorld:
         settings = importlib.import_module("bfcl_eval.constants.executable_backend_config")
         package = importlib.import_module("bfcl_eval")
         self._data = Path(str(package.__file__)).parent / "data"
-        self._modules, self._stateless = settings.CLASS_FILE_PATH_MAPPING, settings.STATELESS_CLASSES
+        self._modules, self._stateless = (
+            settings.CLASS_FILE_PATH_MAPPING,
+            settings.STATELESS_CLASSES,
+        )
         self._documents = settings.MULTI_TURN_FUNC_DOC_FILE_MAPPING
-        entries = [entry for variant in VARIANTS for entry in self._read(f"BFCL_v4_multi_turn_{variant}.json")]
-        answers = [each for v in VARIANTS for each in self._read(f"possible_answer/BFCL_v4_multi_turn_{v}.json")]
+        entries = [
+            entry
+            for variant in VARIANTS
+            for entry in self._read(f"BFCL_v4_multi_turn_{variant}.json")
+        ]
+        answers = [
+            each
+            for v in VARIANTS
+            for each in self._read(f"possible_answer/BFCL_v4_multi_turn_{v}.json")
+        ]
         self._entries = {entry["id"]: entry for entry in entries}
         self._calls = {answer["id"]: answer["ground_truth"] for answer in answers}
         classes = sorted({name for entry in entries for name in entry["involved_classes"]})
-        self._functions = {name: self._read(f"multi_turn_func_doc/{self._documents[name]}") for name in classes}
+        self._functions = {
+            name: self._read(f"multi_turn_func_doc/{self._documents[name]}") for name in classes
+        }
         self._parameters = {
             function["name"]: list(function["parameters"]["properties"])
             for functions in self._functions.values()
             for function in functions
         }
-        self._task, self._instances, self._received = "", {}, []  # type: str, dict[str, Any], list[Any]
+        self._task, self._instances, self._received = (
+            "",
+            {},
+            [],
+        )  # type: str, dict[str, Any], list[Any]
 
     def _read(self, name: str) -> list[dict[str, Any]]:
         text = (self._data / name).read_text(encoding="utf-8")
@@ -106,7 +140,9 @@ class BfclWorld:
         return answer
 
     def check(self) -> dict[str, Any]:
-        """Compare the state with the state after the expected calls, and the calls received with the expected ones."""
+        """Compare the state with the state after the expected calls, and the calls received with
+        the expected ones.
+        """
         expected, calls = self._create(self._task), []
         for text in (text for turn in self._calls[self._task] for text in turn):
             name, arguments = self._parse(text)
@@ -117,7 +153,11 @@ class BfclWorld:
             for field, value in vars(instance).items()
             if not field.startswith("_") and getattr(self._instances[name], field) != value
         ]
-        return {"state": not wrong, "calls": self._received == json.loads(json.dumps(calls)), "wrong": wrong}
+        return {
+            "state": not wrong,
+            "calls": self._received == json.loads(json.dumps(calls)),
+            "wrong": wrong,
+        }
 
 
 def call_method(instances: dict[str, Any], name: str, arguments: dict[str, Any]) -> str:
@@ -125,7 +165,9 @@ def call_method(instances: dict[str, Any], name: str, arguments: dict[str, Any])
     methods = [getattr(each, name) for each in instances.values() if hasattr(each, name)]
     if name.startswith("_") or not methods:
         raise LookupError(f"the tool {name} is not part of this task")
-    answer = methods[-1](**copy.deepcopy(arguments))  # some methods keep their arguments, and change them later
+    answer = methods[-1](
+        **copy.deepcopy(arguments)
+    )  # some methods keep their arguments, and change them later
     if isinstance(answer, dict):
         try:
             return json.dumps(answer)
@@ -135,10 +177,17 @@ def call_method(instances: dict[str, Any], name: str, arguments: dict[str, Any])
 
 
 def allow_values(properties: dict[str, Any], arguments: dict[str, Any]) -> None:
-    """Add the types of expected arguments to a schema. One expected call contradicts its own definition."""
+    """Add the types of expected arguments to a schema.
+
+    One expected call contradicts its own definition.
+    """
     for name, value in arguments.items():
         found, declared = JSON_TYPES[type(value)], properties[name].get("type")
-        if isinstance(declared, str) and found != declared and (found, declared) != ("integer", "number"):
+        if (
+            isinstance(declared, str)
+            and found != declared
+            and (found, declared) != ("integer", "number")
+        ):
             properties[name]["type"] = [declared, found]
 
 
@@ -148,7 +197,9 @@ def convert_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if isinstance(schema.get("type"), str) and "type" in converted:
         converted["type"] = TYPES.get(schema["type"], schema["type"])
     if isinstance(schema.get("properties"), dict):
-        converted["properties"] = {name: convert_schema(each) for name, each in schema["properties"].items()}
+        converted["properties"] = {
+            name: convert_schema(each) for name, each in schema["properties"].items()
+        }
     if isinstance(schema.get("items"), dict):
         converted["items"] = convert_schema(schema["items"])
     return converted

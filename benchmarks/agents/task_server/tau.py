@@ -1,4 +1,5 @@
-"""The retail and airline tasks of tau-bench (github.com/sierra-research/tau-bench), read from a directory.
+"""The retail and airline tasks of tau-bench (github.com/sierra-research/tau-bench), read from a
+directory.
 
 A task is one instruction and its expected actions. The state is the database of the domain.
 """
@@ -23,7 +24,11 @@ class TauWorld:
         infos = [(tool.get_info()["function"], tool) for tool in tools]
         self._tools = {info["name"]: tool for info, tool in infos}
         self._definitions = [
-            {"name": info["name"], "description": info["description"], "inputSchema": info["parameters"]}
+            {
+                "name": info["name"],
+                "description": info["description"],
+                "inputSchema": info["parameters"],
+            }
             for info, _ in infos
         ]
         module = importlib.import_module(f"{self._package}.tasks_test")
@@ -38,7 +43,9 @@ class TauWorld:
     def outline(self) -> dict[str, list[str]]:
         """Return the tools that each task calls."""
         return {
-            name: list(dict.fromkeys(action.name for action in task.actions if action.name != RESPOND))
+            name: list(
+                dict.fromkeys(action.name for action in task.actions if action.name != RESPOND)
+            )
             for name, task in self._tasks.items()
         }
 
@@ -53,11 +60,16 @@ class TauWorld:
 
     def _play(self, task: str, state: dict[str, Any]) -> list[list[Any]]:
         actions = [action for action in self._tasks[task].actions if action.name != RESPOND]
-        return [[each.name, each.kwargs, self._invoke(state, each.name, each.kwargs)] for each in actions]
+        return [
+            [each.name, each.kwargs, self._invoke(state, each.name, each.kwargs)]
+            for each in actions
+        ]
 
     def _invoke(self, state: dict[str, Any], name: str, arguments: dict[str, Any]) -> str:
         try:
-            return str(self._tools[name].invoke(data=state, **copy.deepcopy(arguments)))  # tools may keep them
+            return str(
+                self._tools[name].invoke(data=state, **copy.deepcopy(arguments))
+            )  # tools may keep them
         except Exception as error:  # noqa: BLE001 - tau-bench also shows every error as text
             return f"Error: {error}"
 
@@ -73,11 +85,17 @@ class TauWorld:
         expected = self._load_data()
         calls = self._play(self._task, expected)
         wrong = [name for name in expected if self._state[name] != expected[name]]
-        return {"state": not wrong, "calls": self._received == json.loads(json.dumps(calls)), "wrong": wrong}
+        return {
+            "state": not wrong,
+            "calls": self._received == json.loads(json.dumps(calls)),
+            "wrong": wrong,
+        }
 
 
 def open_packages(directory: Path, domain: str) -> str:
-    """Make the packages importable without their `__init__` modules, which import language model clients."""
+    """Make the packages importable without their `__init__` modules, which import language model
+    clients.
+    """
     sys.path.insert(0, str(directory))
     name = ""
     for part in ("tau_bench", "envs", domain):

@@ -18,16 +18,17 @@ WRITE = "write"  # instead of a scope: valid settings, the permission of the age
 class Action(Generic[P, T]):
     """A function that a person can call.
 
-    `needs` is a scope, `read`, `write` or nothing; `purpose` explains it. `command` decides about what models want: it
-    asks the person at the terminal.
+    `needs` is a scope, `read`, `write` or nothing; `purpose` explains it. `command` decides about
+    what models want: it asks the person at the terminal.
 
-    The parameters of the route are those of the path, a query, a body and a precondition; other parameters of the
-    function are for commands. `route` is a method and paths, and `response` describes the response. `errors` are error
-    codes beyond those that follow from the rest. With `has_etag`, the response has an ETag, and no body if the client
-    has it already. With `sends_etag`, the response to a write has the ETag of what was changed. `created` describes the
-    response with status 201 of a function that returns whether the thing is new. With `is_redacted`, secrets are
-    removed from the response. `watches` is a kind of state: a client may ask for events, with the response at first and
-    after each change of that state.
+    The parameters of the route are those of the path, a query, a body and a precondition; other
+    parameters of the function are for commands. `route` is a method and paths, and `response`
+    describes the response. `errors` are error codes beyond those that follow from the rest. With
+    `has_etag`, the response has an ETag, and no body if the client has it already. With
+    `sends_etag`, the response to a write has the ETag of what was changed. `created` describes the
+    response with status 201 of a function that returns whether the thing is new. With
+    `is_redacted`, secrets are removed from the response. `watches` is a kind of state: a client may
+    ask for events, with the response at first and after each change of that state.
     """
 
     function: Callable[Concatenate[OneTool, Person, P], Awaitable[T]]
@@ -54,7 +55,10 @@ class Action(Generic[P, T]):
         return (inspect.getdoc(self.function) or "").partition("\n")[0].removesuffix(".")
 
     def authorize(self, app: OneTool, person: Person) -> None:
-        """Raise if the person may not do this. It is the only place that decides this for REST and commands."""
+        """Raise if the person may not do this.
+
+        It is the only place that decides this for REST and commands.
+        """
         if self.needs == WRITE:
             person.require_change(app)
         if self.needs in {READ, WRITE}:
@@ -73,6 +77,13 @@ def action(
     """Declare a function that people can call."""
 
     def declare(function: Callable[Concatenate[OneTool, Person, P], Awaitable[T]]) -> Action[P, T]:
-        return Action(function=function, route=route, response=response, needs=needs, purpose=purpose, **options)
+        return Action(
+            function=function,
+            route=route,
+            response=response,
+            needs=needs,
+            purpose=purpose,
+            **options,
+        )
 
     return declare

@@ -44,7 +44,9 @@ class AgentInfo(ApiModel):
     name: str
     permissions: list[str] = Field(description="Permissions in effect")
     tools: list[str] | None = Field(description="Tools that it may call; null for all")
-    hosts: list[str] | None = Field(description="Hosts that its HTTP tools may reach; null for all allowed hosts")
+    hosts: list[str] | None = Field(
+        description="Hosts that its HTTP tools may reach; null for all allowed hosts"
+    )
     policy: Any = Field(description="Name of the policy, or its rules")
     is_own: bool = Field(description="Whether it is the agent of the caller")
     entry: SettingsEntry
@@ -65,27 +67,37 @@ class AgentDetails(AgentInfo):
 
 class AgentToolsQuery(Query):
     q: str = Field(default="", description="Only tools whose names contain this text")
-    decision: str = Field(default="", description="Only tools with this decision: `allow`, `ask` or `deny`")
+    decision: str = Field(
+        default="", description="Only tools with this decision: `allow`, `ask` or `deny`"
+    )
     page_size: Size = Field(default=100, description="Maximum number of tools")
 
 
 class AgentDraft(ApiModel):
     """Settings of an agent that were not saved yet; without them, those in effect are used."""
 
-    settings: SettingsValues | None = Field(default=None, description="Settings, as under `agents` in onetool.yaml")
+    settings: SettingsValues | None = Field(
+        default=None, description="Settings, as under `agents` in onetool.yaml"
+    )
 
 
 class CallCheck(AgentDraft):
-    call: Annotated[str, Field(max_length=5_000)] = Field(description="A call such as `fs.read(path='a.txt')`")
+    call: Annotated[str, Field(max_length=5_000)] = Field(
+        description="A call such as `fs.read(path='a.txt')`"
+    )
 
 
 class AgentTools(ApiModel):
     """The decisions about tools, without arguments."""
 
-    counts: dict[str, Count] = Field(description="Number of tools by decision, before the filter by decision")
+    counts: dict[str, Count] = Field(
+        description="Number of tools by decision, before the filter by decision"
+    )
     tools: list[ToolVerdict]
     total: Count = Field(description="Number of tools that match")
-    is_complete: bool = Field(description="Whether all tools were checked; if not, use a longer `q`")
+    is_complete: bool = Field(
+        description="Whether all tools were checked; if not, use a longer `q`"
+    )
 
 
 @action(
@@ -112,7 +124,9 @@ async def get_agent(app: OneTool, person: Person, name: str) -> AgentDetails:
     """Get an agent."""
     _require(app, person, name)
     entries = await find_entries(app, AGENTS, [name])
-    return AgentDetails(**_describe(app, person, name, entries[name]), effective=_get_effective(app, name))
+    return AgentDetails(
+        **_describe(app, person, name, entries[name]), effective=_get_effective(app, name)
+    )
 
 
 @action(
@@ -134,7 +148,9 @@ async def change_agent(
     """Create an agent or change its settings."""
     kind = "agents.set" if name in app.settings.agents else "agents.add"
     change = ItemChange(AGENTS, name, body.settings)
-    return await edit_entry(app, person, kind, change, query, precondition=precondition, directory=directory)
+    return await edit_entry(
+        app, person, kind, change, query, precondition=precondition, directory=directory
+    )
 
 
 @action(
@@ -144,7 +160,11 @@ async def change_agent(
     "removing agents",
 )
 async def remove_agent(
-    app: OneTool, person: Person, name: str, query: EditQuery, precondition: Precondition = NO_CONDITION
+    app: OneTool,
+    person: Person,
+    name: str,
+    query: EditQuery,
+    precondition: Precondition = NO_CONDITION,
 ) -> EditResult:
     """Remove an agent."""
     _require(app, person, name)
@@ -152,7 +172,7 @@ async def remove_agent(
     return await edit_entry(app, person, "agents.remove", change, query, precondition=precondition)
 
 
-# --- what an agent may call ----------------------------------------------------------------------------------------
+# --- what an agent may call -----------------------------------------------------------------------
 
 
 @action(
@@ -161,7 +181,9 @@ async def remove_agent(
     USE,
     "reading agents",
 )
-async def list_agent_tools(app: OneTool, person: Person, name: str, query: AgentToolsQuery) -> AgentTools:
+async def list_agent_tools(
+    app: OneTool, person: Person, name: str, query: AgentToolsQuery
+) -> AgentTools:
     """List what an agent may call."""
     return await _list_tools(app, await _open_check(app, person, name, None), query)
 
@@ -191,8 +213,12 @@ async def check_call(app: OneTool, person: Person, name: str, body: CallCheck) -
     return await check.check_call(parse_call(body.call))
 
 
-async def _open_check(app: OneTool, person: Person, name: str, draft: JsonMapping | None) -> PermissionCheck:
-    """Return a check with other settings of the agent, which may be large; without them, with its own."""
+async def _open_check(
+    app: OneTool, person: Person, name: str, draft: JsonMapping | None
+) -> PermissionCheck:
+    """Return a check with other settings of the agent, which may be large; without them, with its
+    own.
+    """
     if draft is None:
         _require(app, person, name)
         return PermissionCheck(app, name, app.settings.agents[name])
@@ -203,7 +229,9 @@ async def _open_check(app: OneTool, person: Person, name: str, draft: JsonMappin
 
 async def _list_tools(app: OneTool, check: PermissionCheck, query: AgentToolsQuery) -> AgentTools:
     if query.decision not in {"", *DECISIONS}:
-        raise AdminError("invalid", f"decision: {query.decision!r} is not one of {', '.join(DECISIONS)}")
+        raise AdminError(
+            "invalid", f"decision: {query.decision!r} is not one of {', '.join(DECISIONS)}"
+        )
     await refresh_tools(app)
     return await run_in_thread(lambda: _select(check.list_tools(query.q), query))
 
@@ -221,7 +249,7 @@ def _select(verdicts: Iterator[ToolVerdict], query: AgentToolsQuery) -> AgentToo
     )
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 def _list_visible(app: OneTool, person: Person) -> list[str]:
@@ -232,16 +260,25 @@ def _require(app: OneTool, person: Person, name: str) -> None:
     """Raise if the agent does not exist, or if the person may not see it."""
     visible = _list_visible(app, person)
     if name not in visible:
-        raise AdminError("not_found", f"no agent named {name!r}", {"name": name}, hint=f"agents: {', '.join(visible)}")
+        raise AdminError(
+            "not_found",
+            f"no agent named {name!r}",
+            {"name": name},
+            hint=f"agents: {', '.join(visible)}",
+        )
 
 
 def _get_effective(app: OneTool, name: str) -> JsonObject:
-    """Return all settings of an agent as they are written: a reference may be an environment variable's value."""
+    """Return all settings of an agent as they are written: a reference may be an environment
+    variable's value.
+    """
     agent = app.settings.agents[name]
     values: JsonObject = agent.model_dump(mode="json", exclude_none=True)
     values["permissions"] = sort_permissions(agent.permissions)
     if not isinstance(agent.policy, str):
-        values["policy"] = [rule.model_dump(mode="json", exclude_defaults=True) for rule in agent.policy]
+        values["policy"] = [
+            rule.model_dump(mode="json", exclude_defaults=True) for rule in agent.policy
+        ]
     written = app.live_settings.loaded.agents.get(name) or {}
     return {**values, **mask(app, merge_patch(values, written))}
 

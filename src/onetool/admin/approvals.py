@@ -1,4 +1,6 @@
-"""List the calls that wait for a person, and decide about them: one rule for REST and the command line."""
+"""List the calls that wait for a person, and decide about them: one rule for REST and the command
+line.
+"""
 
 import time
 from typing import Annotated, Literal
@@ -30,11 +32,15 @@ class GrantRequest(ApiModel):
     tool: Annotated[str, Field(strict=True, pattern=TOOL_PATTERN.pattern)]
     arguments: JsonObject = Field(
         default={},
-        description="Patterns of strings; other values must be equal. Arguments without a pattern stay as they are in "
-        "the approved calls",
+        description=(
+            "Patterns of strings; other values must be equal. Arguments without a pattern stay as"
+            " they are in the approved calls"
+        ),
     )
     varying: list[Annotated[str, Field(strict=True, max_length=1000)]] = Field(
-        default=[], max_length=100, description="Names of arguments that may be anything; `*` for all others"
+        default=[],
+        max_length=100,
+        description="Names of arguments that may be anything; `*` for all others",
     )
     count: Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)] = 1
     seconds: Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None = Field(
@@ -44,14 +50,21 @@ class GrantRequest(ApiModel):
 
 class DecisionRequest(ApiModel):
     decision: Literal["approve", "reject", "happened", "not-happened", "repeat"] = Field(
-        description="For calls that wait: approve or reject. For calls that may have happened: what is known about them"
+        description=(
+            "For calls that wait: approve or reject. For calls that may have happened: what is"
+            " known about them"
+        )
     )
     calls: list[Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER)]] | None = Field(
         default=None, max_length=10_000, description="Numbers of calls; all that wait if null"
     )
     reason: Annotated[str, Field(strict=True, max_length=2000)] = ""
-    grants: list[GrantRequest] = Field(default=[], max_length=20, description="Further calls to allow")
-    stop: Annotated[bool, Field(strict=True)] = Field(default=False, description="Reject all calls and end the run")
+    grants: list[GrantRequest] = Field(
+        default=[], max_length=20, description="Further calls to allow"
+    )
+    stop: Annotated[bool, Field(strict=True)] = Field(
+        default=False, description="Reject all calls and end the run"
+    )
 
 
 class DecisionResponse(ApiModel):
@@ -79,7 +92,9 @@ async def list_approvals(app: OneTool, person: Person) -> ApprovalList:
     command="onetool approve",
     errors=("not_waiting",),
 )
-async def decide_calls(app: OneTool, person: Person, run_id: str, request: DecisionRequest) -> DecisionResponse:
+async def decide_calls(
+    app: OneTool, person: Person, run_id: str, request: DecisionRequest
+) -> DecisionResponse:
     """Approve or reject calls of a run."""
     run = await run_in_thread(app.state.runs.get_run, run_id)
     if run is None:
@@ -88,7 +103,9 @@ async def decide_calls(app: OneTool, person: Person, run_id: str, request: Decis
         app.runs.check_place(run, PLACES[person.transport])
         return DecisionResponse(run=run_id, calls=await _apply(app, person, run_id, request))
     except ArgumentError as error:
-        raise AdminError("invalid", error.message, hint="to allow any arguments, add '*' to varying") from None
+        raise AdminError(
+            "invalid", error.message, hint="to allow any arguments, add '*' to varying"
+        ) from None
     except CallRejected as error:  # not here, somebody else has answered, or the run has ended
         code = error.fields.get("code", "not_waiting")
         raise AdminError(code, error.message, {"runID": run_id}, hint=error.hint) from None
@@ -118,5 +135,7 @@ def plan_grants(app: OneTool, run_id: str, request: DecisionRequest) -> tuple[Gr
     grants: list[Grant] = []
     for grant in request.grants:
         expires = 0.0 if grant.seconds is None else time.time() + grant.seconds
-        grants += make_grants(calls, grant.tool, grant.arguments, grant.varying, count=grant.count, expires=expires)
+        grants += make_grants(
+            calls, grant.tool, grant.arguments, grant.varying, count=grant.count, expires=expires
+        )
     return tuple(grants)

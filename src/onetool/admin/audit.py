@@ -25,7 +25,10 @@ OWN_FIELDS = frozenset({"time", "level", "name", "actor", "agent", "tool", "acti
 
 class AuditQuery(Query):
     kind: Literal["", "call", "change", "decision", "started"] = Field(
-        default="", description="Only records of this kind; `started` are those written before a call or change"
+        default="",
+        description=(
+            "Only records of this kind; `started` are those written before a call or change"
+        ),
     )
     actor: str = Field(default="", description="Only records of this token or person")
     agent: str = Field(default="", description="Only records of this agent")
@@ -38,7 +41,9 @@ class AuditQuery(Query):
 
 class AuditPageQuery(AuditQuery):
     page_size: Size = Field(default=100, description=SIZE_DESCRIPTION)
-    page_token: str = Field(default="", description="nextPageToken of the previous page, with the same filters")
+    page_token: str = Field(
+        default="", description="nextPageToken of the previous page, with the same filters"
+    )
 
 
 class AuditRecord(ApiModel):
@@ -68,7 +73,9 @@ async def list_records(app: OneTool, person: Person, query: AuditPageQuery) -> A
         message = "pageToken: expected the nextPageToken of the previous page"
         raise AdminError("invalid", message, {"parameter": "pageToken"})
     page = await _read(app, query, query.page_token or None, query.page_size)
-    return AuditList(records=[_build_record(record) for record in page.records], next_page_token=page.next)
+    return AuditList(
+        records=[_build_record(record) for record in page.records], next_page_token=page.next
+    )
 
 
 @action(

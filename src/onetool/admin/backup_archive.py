@@ -1,9 +1,11 @@
-"""Archives of a settings directory: settings, bundles, tokens (hashes), history of runs, and the audit log.
+"""Archives of a settings directory: settings, bundles, tokens (hashes), history of runs, and the
+audit log.
 
-An archive is consistent while servers run: databases are copied with SQLite's backup function, and other files are
-replaced atomically by those who write them. Secrets, keys and what is sealed with them are included only on request;
-without it, literal credentials in settings, stored tools and documents are replaced by `REDACTED`. What can be created
-again (caches, environments, temporary files) is left out.
+An archive is consistent while servers run: databases are copied with SQLite's backup function, and
+other files are replaced atomically by those who write them. Secrets, keys and what is sealed with
+them are included only on request; without it, literal credentials in settings, stored tools and
+documents are replaced by `REDACTED`. What can be created again (caches, environments, temporary
+files) is left out.
 """
 
 import hashlib
@@ -49,7 +51,8 @@ SECRET_NAMES = (
 )  # fmt: skip
 DATABASE_SUFFIX = ".db"
 DOCUMENTS = "documents.db"
-# The contents of a settings directory, beside other files if the settings file was named with --config.
+# The contents of a settings directory, beside other files if the settings file was named with
+# --config.
 OWN_NAMES = frozenset({
     *(PROMPTS, SECRETS, "agents", "tools", "bundles", "credentials", "logs", "runs", "state", "stats"),
     "trust.json", "settings-history.json",
@@ -63,7 +66,10 @@ OWNER_ONLY = 0o600
 
 
 class Contents(NamedTuple):
-    """The contents of an archive. `left_out` are files with secrets, `redacted` those without their literal ones."""
+    """The contents of an archive.
+
+    `left_out` are files with secrets, `redacted` those without their literal ones.
+    """
 
     files: int
     bytes: int
@@ -71,7 +77,9 @@ class Contents(NamedTuple):
     redacted: tuple[str, ...] = ()
 
 
-def write_archive(directory: Path, target: Path, *, secrets: bool = False, config_file: Path | None = None) -> Contents:
+def write_archive(
+    directory: Path, target: Path, *, secrets: bool = False, config_file: Path | None = None
+) -> Contents:
     """Write an archive of the directory to a new file. Raise a ToolError if the file exists.
 
     If the user named the settings file, other files in its directory are not included.
@@ -85,9 +93,14 @@ def write_archive(directory: Path, target: Path, *, secrets: bool = False, confi
     except OSError as error:
         raise ToolError(f"cannot write {target}: {error.strerror}") from None
     try:
-        with os.fdopen(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6) as archive:
+        with (
+            os.fdopen(descriptor, "wb") as raw,
+            tarfile.open(fileobj=raw, mode="w:gz", compresslevel=6) as archive,
+        ):
             names = None if config_file is None else {config_file.name, *OWN_NAMES}
-            paths = (path for path in _list_files(directory, names) if path.resolve() != target.resolve())
+            paths = (
+                path for path in _list_files(directory, names) if path.resolve() != target.resolve()
+            )
             return _add_all(archive, directory, paths, secrets=secrets)
     except OSError as error:
         target.unlink(missing_ok=True)
@@ -98,7 +111,9 @@ def write_archive(directory: Path, target: Path, *, secrets: bool = False, confi
         raise
 
 
-def _add_all(archive: tarfile.TarFile, directory: Path, paths: Iterable[Path], *, secrets: bool) -> Contents:
+def _add_all(
+    archive: tarfile.TarFile, directory: Path, paths: Iterable[Path], *, secrets: bool
+) -> Contents:
     files: dict[str, str] = {}
     left_out: list[str] = []
     redacted: list[str] = []
@@ -130,18 +145,25 @@ class _Secret(Exception):
 
 def _open_content(name: str, path: Path, scratch: Path, *, secrets: bool) -> tuple[BinaryIO, bool]:
     """Return the content to save, and whether literal credentials in it were replaced."""
-    if not secrets and any(fnmatchcase(part, secret) for part in PurePosixPath(name).parts for secret in SECRET_NAMES):
+    if not secrets and any(
+        fnmatchcase(part, secret) for part in PurePosixPath(name).parts for secret in SECRET_NAMES
+    ):
         raise _Secret
     if not secrets and SETTINGS_FILE.fullmatch(name):
         text = _redact(name, path)
         return (path.open("rb"), False) if text is None else (io.BytesIO(text.encode()), True)
     source = _copy_database(path, scratch) if path.suffix == DATABASE_SUFFIX else path
-    is_redacted = not secrets and path.name == DOCUMENTS and _redact_documents(source, is_copy=source != path)
+    is_redacted = (
+        not secrets and path.name == DOCUMENTS and _redact_documents(source, is_copy=source != path)
+    )
     return source.open("rb"), is_redacted
 
 
 def _redact(name: str, file: Path) -> str | None:
-    """Return the text without literal credentials; None if it has none. Raise _Secret if they cannot be replaced."""
+    """Return the text without literal credentials; None if it has none.
+
+    Raise _Secret if they cannot be replaced.
+    """
     try:
         text = file.read_text("utf-8")
         literals = _find_literals(name, text)
@@ -149,7 +171,9 @@ def _redact(name: str, file: Path) -> str | None:
             return None
         for literal in sorted(literals, key=len, reverse=True):
             text = text.replace(literal, MASK)
-        is_done = min(map(len, literals)) >= MIN_SECRET_CHARS and literals.isdisjoint(_find_literals(name, text))
+        is_done = min(map(len, literals)) >= MIN_SECRET_CHARS and literals.isdisjoint(
+            _find_literals(name, text)
+        )
     except FileNotFoundError:
         raise
     except (OSError, ValueError, RecursionError, ToolError):
@@ -160,7 +184,10 @@ def _redact(name: str, file: Path) -> str | None:
 
 
 def _find_literals(name: str, text: str) -> set[str]:
-    """Return the literal credentials in a settings file or a stored tool. Hashes of tokens are none."""
+    """Return the literal credentials in a settings file or a stored tool.
+
+    Hashes of tokens are none.
+    """
     data = json.loads(text) if ".json" in name else yaml_loader.read(text, name).data
     if not isinstance(data, dict):
         return set()
@@ -176,13 +203,18 @@ def _find_literals(name: str, text: str) -> set[str]:
 
 
 def _list_files(directory: Path, own_names: Collection[str] | None = None) -> Iterator[Path]:
-    """Yield the regular files to save, without following links. `own_names` are names in the directory itself."""
+    """Yield the regular files to save, without following links.
+
+    `own_names` are names in the directory itself.
+    """
     for root, names, files in os.walk(directory):
         place = Path(root)
         if own_names is not None and place == directory:
             names[:] = [name for name in names if name in own_names]
             files[:] = [name for name in files if name in own_names]
-        names[:] = sorted(name for name in names if not _is_skipped((place / name).relative_to(directory)))
+        names[:] = sorted(
+            name for name in names if not _is_skipped((place / name).relative_to(directory))
+        )
         for name in sorted(files):
             path = place / name
             if not _is_skipped(path.relative_to(directory)) and stat.S_ISREG(path.lstat().st_mode):
@@ -190,7 +222,9 @@ def _list_files(directory: Path, own_names: Collection[str] | None = None) -> It
 
 
 def _is_skipped(path: Path) -> bool:
-    return any(fnmatchcase(text, pattern) for text in (path.as_posix(), path.name) for pattern in SKIPPED)
+    return any(
+        fnmatchcase(text, pattern) for text in (path.as_posix(), path.name) for pattern in SKIPPED
+    )
 
 
 def _copy_database(path: Path, scratch: Path) -> Path:
@@ -221,7 +255,9 @@ def _redact_documents(copy: Path, *, is_copy: bool) -> bool:
 
 def _redact_rows(database: sqlite3.Connection) -> bool:
     changes = []
-    for kind, name, content in database.execute("SELECT kind, name, content FROM documents").fetchall():
+    for kind, name, content in database.execute(
+        "SELECT kind, name, content FROM documents"
+    ).fetchall():
         document = json.loads(content or b"null")
         text = json.dumps(document)
         for literal in sorted(set(find_secrets({name: document})), key=len, reverse=True):
@@ -249,11 +285,14 @@ def _add_file(archive: tarfile.TarFile, name: str, content: Any) -> tuple[str, i
     return digest, entry.size
 
 
-# --- restoring -------------------------------------------------------------------------------------------------------
+# --- restoring ------------------------------------------------------------------------------------
 
 
 def restore_archive(source: Path, directory: Path) -> Contents:
-    """Write the files of an archive to the directory. Raise a ToolError if one of them exists: nothing is replaced."""
+    """Write the files of an archive to the directory.
+
+    Raise a ToolError if one of them exists: nothing is replaced.
+    """
     try:
         with tarfile.open(source, "r:*") as archive:
             members = _check_members(archive, source)
@@ -261,7 +300,8 @@ def restore_archive(source: Path, directory: Path) -> Contents:
             if existing:
                 listed = ", ".join(existing[:3]) + (", …" if len(existing) > 3 else "")  # noqa: PLR2004 - a few examples
                 raise ToolError(
-                    f"{pluralize(len(existing), 'file')} of the archive exist in {directory}: {listed}",
+                    f"{pluralize(len(existing), 'file')} of the archive exist in {directory}:"
+                    f" {listed}",
                     hint=f"move the directory away first: mv {directory} {directory}.old",
                 )
             return _extract(archive, members, directory)
@@ -272,7 +312,10 @@ def restore_archive(source: Path, directory: Path) -> Contents:
 
 
 def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.TarInfo]:
-    """Return the files of the archive by name. Raise ValueError unless they are exactly those of its manifest."""
+    """Return the files of the archive by name.
+
+    Raise ValueError unless they are exactly those of its manifest.
+    """
     found: dict[str, tarfile.TarInfo] = {}
     for member in archive:
         path = PurePosixPath(member.name)
@@ -297,13 +340,17 @@ def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.
     return found
 
 
-def _extract(archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], directory: Path) -> Contents:
+def _extract(
+    archive: tarfile.TarFile, members: dict[str, tarfile.TarInfo], directory: Path
+) -> Contents:
     for name, member in members.items():
         path = directory / name
         content = archive.extractfile(member)
         assert content is not None
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), OWNER_ONLY)
+        descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), OWNER_ONLY
+        )
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(content, file)
     return Contents(len(members), sum(member.size for member in members.values()))

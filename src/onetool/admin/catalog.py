@@ -1,6 +1,7 @@
 """All tools that a caller may see, sorted by name.
 
-Registered tools are in memory. Stored tools are read from the index of the bundle store, page by page.
+Registered tools are in memory. Stored tools are read from the index of the bundle store, page by
+page.
 """
 
 import os
@@ -23,7 +24,9 @@ from onetool.util.context import ToolContext
 Kind = Literal["built-in", "extension", "proxy", "bundle"]
 KINDS: tuple[str, ...] = get_args(Kind)
 MAX_SEARCHED = 1000
-MAX_SEARCHES = 3  # of one query, because a tool that is enabled or disabled meanwhile may be missing
+MAX_SEARCHES = (
+    3  # of one query, because a tool that is enabled or disabled meanwhile may be missing
+)
 PROCESS = os.urandom(4).hex()  # other replicas do not have the versions of this process
 
 
@@ -43,7 +46,9 @@ async def read_version(app: OneTool) -> str:
 
 
 def get_version(app: OneTool) -> str:
-    """Return a text that changes with the tools, and when some are enabled or disabled: a number after a prefix."""
+    """Return a text that changes with the tools, and when some are enabled or disabled: a number
+    after a prefix.
+    """
     return f"{PROCESS}-{app.registry.version}"
 
 
@@ -54,7 +59,7 @@ class ToolCatalog:
         self._app = app
         self._context = context
 
-    # --- lists; these functions read the disk -------------------------------------------------------------------
+    # --- lists; these functions read the disk -----------------------------------------------------
 
     def list_registered(self) -> list[Tool]:
         """Return the tools in memory that the agent may call, sorted by name."""
@@ -72,7 +77,11 @@ class ToolCatalog:
 
     def iter_names(self, criteria: "CatalogFilter", after: str = "") -> Iterator[str]:
         """Return an iterator over the names of matching tools after this name, sorted."""
-        registered = (tool.name for tool in self.list_registered() if criteria.matches_tool(tool) and tool.name > after)
+        registered = (
+            tool.name
+            for tool in self.list_registered()
+            if criteria.matches_tool(tool) and tool.name > after
+        )
         entries = self.iter_stored(criteria.pack, after) if criteria.includes_stored else ()
         return merge(registered, (entry.name for entry in entries if criteria.matches_entry(entry)))
 
@@ -88,7 +97,10 @@ class ToolCatalog:
         return count + (self.count_stored(criteria) if criteria.includes_stored else 0)
 
     def count_stored(self, criteria: "CatalogFilter") -> int:
-        """Return the number of matching stored tools. Checks each one if a filter may exclude part of a pack."""
+        """Return the number of matching stored tools.
+
+        Checks each one if a filter may exclude part of a pack.
+        """
         bundles = self._app.bundles
         packs = bundles.packs if criteria.pack is None else [criteria.pack]
         sources = [source for pack in packs for source in self._app.registry.find_sources(pack)]
@@ -103,7 +115,9 @@ class ToolCatalog:
         words = query.casefold().split()
         disabled = [tool.name for tool in self.list_registered() if not tool.enabled]
         disabled += [entry.name for entry in self.iter_stored() if not entry.enabled]
-        tools = {name: tool for name in (*names, *disabled) if (tool := self.get_tool(name)) is not None}
+        tools = {
+            name: tool for name in (*names, *disabled) if (tool := self.get_tool(name)) is not None
+        }
         hit_names = set(names)
         return [
             tool
@@ -111,7 +125,7 @@ class ToolCatalog:
             if self._context.admits(tool) and (name in hit_names or _contains_all(words, tool))
         ]
 
-    # --- one ---------------------------------------------------------------------------------------------------
+    # --- one --------------------------------------------------------------------------------------
 
     async def find(self, name: str) -> Tool:
         """Return the tool `name` or `name@version`, refreshed from its source."""
@@ -120,7 +134,9 @@ class ToolCatalog:
         except ToolNotFound as error:
             disabled = await run_in_thread(self.get_tool, name)
             if disabled is None:
-                raise _unknown_tool_error(name, error.message if self._context.tools is None else "") from None
+                raise _unknown_tool_error(
+                    name, error.message if self._context.tools is None else ""
+                ) from None
             tool = disabled
         if not self._context.admits(tool):
             raise _unknown_tool_error(name)
@@ -146,7 +162,10 @@ class CatalogFilter:
         self.includes_stored = kind in {None, "bundle"}
 
     def matches_entry(self, tool: Tool | RegistryEntry) -> bool:
-        return self.pack in {None, python_name(tool.pack)} and self.is_enabled in {None, tool.enabled}
+        return self.pack in {None, python_name(tool.pack)} and self.is_enabled in {
+            None,
+            tool.enabled,
+        }
 
     def matches_tool(self, tool: Tool) -> bool:
         return self.matches_entry(tool) and self.kind in {None, get_kind(tool)}
@@ -158,5 +177,8 @@ def _contains_all(words: list[str], tool: Tool) -> bool:
 
 
 def _unknown_tool_error(name: str, message: str = "") -> AdminError:
-    """Return the error for an unknown tool. It reveals no other names to agents limited to some tools."""
+    """Return the error for an unknown tool.
+
+    It reveals no other names to agents limited to some tools.
+    """
     return AdminError("not_found", message or f"no tool {name!r}", {"name": name})

@@ -61,15 +61,24 @@ async def list_clients(app: OneTool, person: Person) -> ConnectedClientList:
 )
 async def disconnect_client(app: OneTool, person: Person, client_id: str) -> DisconnectedClient:
     """Disconnect a client."""
-    client = next((client for client in (await list_clients(app, person)).clients if client.id == client_id), None)
+    client = next(
+        (client for client in (await list_clients(app, person)).clients if client.id == client_id),
+        None,
+    )
     if client is None:
-        raise AdminError("not_found", "no such client, or it is no longer connected", {"clientID": client_id})
+        raise AdminError(
+            "not_found", "no such client, or it is no longer connected", {"clientID": client_id}
+        )
     async with person.changing(app, "client.disconnect", [client_id]) as facts:
         facts |= {"client": client.name, "agent": client.agent}
         if client.kind != "http":
             await _ask(person, {"kind": "disconnect", "argv": [client_id]})
         elif not await _end_session(app, client_id):
-            hint = "revoke its token to end its access" if client.actor else "stop the server to end its access"
+            hint = (
+                "revoke its token to end its access"
+                if client.actor
+                else "stop the server to end its access"
+            )
             message = "this client has no session: each of its requests stands alone"
             raise AdminError("not_connected", message, {"clientID": client_id}, hint=hint)
     app.live_runs.publish_change(CHANGE)
@@ -91,7 +100,9 @@ async def _list_local(app: OneTool, person: Person) -> list[ConnectedClientInfo]
 
 
 async def _ask(person: Person, question: JsonObject) -> JsonObject:
-    """Return the reply of the shared server; nothing over REST if it does not answer, which health reports."""
+    """Return the reply of the shared server; nothing over REST if it does not answer, which health
+    reports.
+    """
     try:
         return await run_in_thread(ask_daemon, question) or {}
     except (TimeoutError, OSError) as error:

@@ -1,4 +1,7 @@
-"""`/api/completions`: names of packs and tools that begin with a prefix, for editors. The answer is always small."""
+"""`/api/completions`: names of packs and tools that begin with a prefix, for editors.
+
+The answer is always small.
+"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -23,7 +26,9 @@ MAX_SIGNATURE_CHARS = 400
 
 
 class CompletionsQuery(Query):
-    prefix: str = Field(default="", description="Start of a pack's name, or a pack, a dot and the start of a tool's")
+    prefix: str = Field(
+        default="", description="Start of a pack's name, or a pack, a dot and the start of a tool's"
+    )
 
 
 class NameCompletion(ApiModel):
@@ -49,12 +54,20 @@ async def complete_name(app: OneTool, person: Person, query: CompletionsQuery) -
 def _complete(app: OneTool, context: ToolContext, prefix: str) -> CompletionList:
     pack, dot, start = prefix.partition(".")
     catalog = ToolCatalog(app, context)
-    names = _iter_tools(catalog, pack, start.casefold()) if dot else _iter_packs(app, catalog, context, pack)
+    names = (
+        _iter_tools(catalog, pack, start.casefold())
+        if dot
+        else _iter_packs(app, catalog, context, pack)
+    )
     completions = list(islice(names, MAX_NAMES + 1))
-    return CompletionList(completions=completions[:MAX_NAMES], is_complete=len(completions) <= MAX_NAMES)
+    return CompletionList(
+        completions=completions[:MAX_NAMES], is_complete=len(completions) <= MAX_NAMES
+    )
 
 
-def _iter_packs(app: OneTool, catalog: ToolCatalog, context: ToolContext, prefix: str) -> Iterator[NameCompletion]:
+def _iter_packs(
+    app: OneTool, catalog: ToolCatalog, context: ToolContext, prefix: str
+) -> Iterator[NameCompletion]:
     """Yield the packs of which the agent may call a tool."""
     names = {python_name(tool.pack) for tool in catalog.list_registered() if tool.enabled}
     for name in sorted((names | set(app.bundles.pack_names)) - {""}):

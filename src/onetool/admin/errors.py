@@ -13,7 +13,9 @@ class AdminError(ToolError):
 
     type = "admin_error"
 
-    def __init__(self, code: str, message: str, details: JsonMapping | None = None, *, hint: str = "") -> None:
+    def __init__(
+        self, code: str, message: str, details: JsonMapping | None = None, *, hint: str = ""
+    ) -> None:
         super().__init__(message, code=code, hint=hint, details=dict(details or {}))
 
 

@@ -1,4 +1,7 @@
-"""Import of OpenAPI documents and archives, and export of archives. A bundle is imported completely or not at all."""
+"""Import of OpenAPI documents and archives, and export of archives.
+
+A bundle is imported completely or not at all.
+"""
 
 from functools import partial
 from http import HTTPStatus
@@ -34,17 +37,34 @@ FETCH_SECONDS = 30.0
 class ImportQuery(Query):
     LISTS: ClassVar = frozenset({"header", "replace"})
     name: str = Field(default="", description="Slug for the bundle")
-    server: str = Field(default="", description="Base URL of the API; overrides the one in the document")
+    server: str = Field(
+        default="", description="Base URL of the API; overrides the one in the document"
+    )
     auth: str = Field(
         default="",
-        description="Authentication of operations that declare none: bearer, basic, header:NAME or query:NAME",
+        description=(
+            "Authentication of operations that declare none: bearer, basic, header:NAME or"
+            " query:NAME"
+        ),
     )
-    header: list[str] = Field(default=[], description="Header that all tools send, like X-Version: 2; repeatable")
-    update: Flag = Field(default=False, description="Add new versions to an existing bundle with this slug")
-    dry_run: Flag = Field(default=False, description="Return the difference without storing anything")
-    replace: list[str] = Field(default=[], description="Tool whose local edits the update replaces; repeatable")
-    disable_removed: Flag = Field(default=False, description="Disable imported tools that the document lacks")
-    url: str = Field(default="", description="URL of the document, instead of a body. The host must be allowed")
+    header: list[str] = Field(
+        default=[], description="Header that all tools send, like X-Version: 2; repeatable"
+    )
+    update: Flag = Field(
+        default=False, description="Add new versions to an existing bundle with this slug"
+    )
+    dry_run: Flag = Field(
+        default=False, description="Return the difference without storing anything"
+    )
+    replace: list[str] = Field(
+        default=[], description="Tool whose local edits the update replaces; repeatable"
+    )
+    disable_removed: Flag = Field(
+        default=False, description="Disable imported tools that the document lacks"
+    )
+    url: str = Field(
+        default="", description="URL of the document, instead of a body. The host must be allowed"
+    )
 
 
 class ImportedBundle(ApiModel):
@@ -60,7 +80,9 @@ class ImportedBundle(ApiModel):
     secrets: list[str] = Field(description="Secrets to add to secrets.yaml")
     missing_hosts: list[str] = Field(description="Hosts that the settings do not allow")
     missing_secrets: list[str] = Field(description="Secrets that have no value")
-    secret_uses: list[SecretUseInfo] = Field(description="Where the tools send secrets, and whether they may")
+    secret_uses: list[SecretUseInfo] = Field(
+        description="Where the tools send secrets, and whether they may"
+    )
     problems: list[str]
     warnings: list[str] = Field(description="Literal credentials in the tools")
     added: list[str] = Field(exclude=True)  # the names of the new versions
@@ -85,17 +107,22 @@ async def import_bundle(
     update: UpdateOptions | None = None,
 ) -> tuple[ImportedBundle, bool]:
     """Import an OpenAPI 2 or 3 document, or an exported bundle (ZIP)."""
-    # A command has read the document, to choose where it goes, and may import into an existing bundle.
+    # A command has read the document, to choose where it goes, and may import into an existing
+    # bundle.
     may_exist = query.update or query.dry_run or update is not None
     if update is None:
         replaced = frozenset(query.replace)
-        update = UpdateOptions(renames_versions=True, replaced_edits=replaced, disables_removed=query.disable_removed)
+        update = UpdateOptions(
+            renames_versions=True, replaced_edits=replaced, disables_removed=query.disable_removed
+        )
     if query.url:
         content = await _fetch(app, person, query.url)
     if document is None:
         server = query.server or None
         auth = query.auth or None
-        read = partial(importer.read, content, name=query.name, server=server, auth=auth, headers=query.header)
+        read = partial(
+            importer.read, content, name=query.name, server=server, auth=auth, headers=query.header
+        )
         document = await run_in_thread(read)
     document = keep_disabled(document, app.state.disabled_tools.list_owner_marks())
     slug = document.bundle["slug"]
@@ -120,16 +147,24 @@ async def _fetch(app: OneTool, person: Person, url: str) -> bytes:
     """Fetch a document with the client of the tools, which reaches allowed hosts only."""
     context = person.open_context(app)
     if person.agent is not None and Permission.NETWORK not in context.permissions:
-        message = f"agent '{context.agent_id}' may not fetch documents: it lacks the permission 'network'"
+        message = (
+            f"agent '{context.agent_id}' may not fetch documents: it lacks the permission 'network'"
+        )
         raise AdminError("permission_denied", message)
     try:
         rules = HostRules.for_agent(context) if person.agent is not None else ()
-        response = await app.net.send(Request("GET", url), timeout=FETCH_SECONDS, max_bytes=MAX_BYTES, rules=rules)
+        response = await app.net.send(
+            Request("GET", url), timeout=FETCH_SECONDS, max_bytes=MAX_BYTES, rules=rules
+        )
     except (NetworkError, ToolTimeout) as error:
         details = {key: value for key, value in error.fields.items() if key in {"reason", "host"}}
-        raise AdminError("invalid", app.redact(f"cannot fetch the document: {error.message}"), details) from None
+        raise AdminError(
+            "invalid", app.redact(f"cannot fetch the document: {error.message}"), details
+        ) from None
     if response.status != HTTPStatus.OK:
-        raise AdminError("invalid", f"cannot fetch the document: the server returned status {response.status}")
+        raise AdminError(
+            "invalid", f"cannot fetch the document: the server returned status {response.status}"
+        )
     return response.body
 
 
@@ -152,7 +187,8 @@ def _describe(
         missing_hosts=list_missing_hosts(document.hosts, app.settings.http.allowed_hosts),
         missing_secrets=app.bundles.list_missing_secrets(document.secrets),
         secret_uses=[
-            SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings)) for use in document.secret_uses
+            SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings))
+            for use in document.secret_uses
         ],
         problems=document.problems,
         warnings=document.warnings,
@@ -178,10 +214,16 @@ async def export_bundle(app: OneTool, person: Person, bundle_id: str) -> Exporte
 
     def export(store: BundleStore) -> ExportedBundle:
         bundle = store.get_bundle(bundle_id)
-        tools = [tool.as_stored() for tool in store.list_bundle_tools(bundle_id) if may_see(context, tool)]
+        tools = [
+            tool.as_stored()
+            for tool in store.list_bundle_tools(bundle_id)
+            if may_see(context, tool)
+        ]
         _, secrets = archive.strip_credentials(bundle.slug, tools)
         content = archive.pack(bundle.as_json(), tools)
-        return ExportedBundle(slug=bundle.slug, content=content, tool_count=len(tools), secrets=secrets)
+        return ExportedBundle(
+            slug=bundle.slug, content=content, tool_count=len(tools), secrets=secrets
+        )
 
     return await app.bundles.read(export)
 

@@ -1,7 +1,9 @@
-"""The models of what people send and get. They validate input, serialize output and define the OpenAPI schemas.
+"""The models of what people send and get.
 
-Names are snake_case here and camelCase in JSON over REST. A response has every field, except `absent` fields that are
-empty. A command prints the fields by their own names.
+They validate input, serialize output and define the OpenAPI schemas.
+
+Names are snake_case here and camelCase in JSON over REST. A response has every field, except
+`absent` fields that are empty. A command prints the fields by their own names.
 """
 
 import re
@@ -9,7 +11,15 @@ from collections.abc import Mapping
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic.json_schema import GenerateJsonSchema
 
 from onetool.admin.errors import AdminError
@@ -85,7 +95,7 @@ Time = Annotated[
     BeforeValidator(_format_time),
     WithJsonSchema({"type": "string", "format": "date-time", "description": "RFC 3339, in UTC"}),
 ]
-# --- queries -------------------------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------
 
 
 def _parse_number(text: str) -> int:
@@ -110,7 +120,9 @@ def _parse_moment(text: str) -> float:
     try:
         return parse_time(text)
     except (ValueError, OverflowError):
-        raise ValueError(f"invalid time {text!r} (expected RFC 3339, such as 2027-01-31T12:00:00Z)") from None
+        raise ValueError(
+            f"invalid time {text!r} (expected RFC 3339, such as 2027-01-31T12:00:00Z)"
+        ) from None
 
 
 def _check_tag(text: str) -> str:
@@ -124,13 +136,19 @@ def _split(values: list[str]) -> list[str]:
 
 
 Flag = Annotated[bool, BeforeValidator(_parse_flag)]
-Number = Annotated[int, BeforeValidator(_parse_number), WithJsonSchema({"type": "integer", "minimum": 1})]
+Number = Annotated[
+    int, BeforeValidator(_parse_number), WithJsonSchema({"type": "integer", "minimum": 1})
+]
 Size = Annotated[Number, AfterValidator(lambda size: min(size, MAX_PAGE_SIZE))]
 Milliseconds = Annotated[
-    float | None, BeforeValidator(_parse_milliseconds), WithJsonSchema({"type": "number", "minimum": 0})
+    float | None,
+    BeforeValidator(_parse_milliseconds),
+    WithJsonSchema({"type": "number", "minimum": 0}),
 ]
 Moments = Annotated[
-    float | None, BeforeValidator(_parse_moment), WithJsonSchema({"type": "string", "format": "date-time"})
+    float | None,
+    BeforeValidator(_parse_moment),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 Ids = Annotated[list[Id], BeforeValidator(_split)]
 Tags = Annotated[list[Annotated[Tag, AfterValidator(_check_tag)]], BeforeValidator(_split)]
@@ -140,7 +158,10 @@ BUNDLE_IDS = Field(default=None, description=f"Only these bundles; {LIST_DESCRIP
 
 
 class Query(ApiModel):
-    """The query parameters of a request. Unknown ones are rejected before, and so are repeated ones except `LISTS`."""
+    """The query parameters of a request.
+
+    Unknown ones are rejected before, and so are repeated ones except `LISTS`.
+    """
 
     model_config = ConfigDict(extra="ignore", validate_by_name=False)
     ALIASES: ClassVar[tuple[str, ...]] = ()  # other names that are accepted
@@ -156,19 +177,27 @@ class Query(ApiModel):
         parameters: dict[str, object] = {}
         for name, texts in values.items():
             if name not in cls.LISTS and len(texts) > 1:
-                raise AdminError("invalid", f"{name}: given {len(texts)} times, expected once", {"parameter": name})
+                raise AdminError(
+                    "invalid",
+                    f"{name}: given {len(texts)} times, expected once",
+                    {"parameter": name},
+                )
             parameters[name] = texts if name in cls.LISTS else texts[0]
         try:
             return cls.model_validate(parameters)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             name = str(first["loc"][0])
-            raise AdminError("invalid", f"{name}: {describe_problem(first)}", {"parameter": name}) from None
+            raise AdminError(
+                "invalid", f"{name}: {describe_problem(first)}", {"parameter": name}
+            ) from None
 
 
 class PageQuery(Query):
     page_size: Size = Field(default=DEFAULT_PAGE_SIZE, description=SIZE_DESCRIPTION)
-    page_token: str = Field(default="", description="nextPageToken of the previous page, with the same filters")
+    page_token: str = Field(
+        default="", description="nextPageToken of the previous page, with the same filters"
+    )
 
 
 class FindingLocation(ApiModel):
@@ -188,4 +217,6 @@ class Finding(ApiModel):
 
 
 class PageResponse(ApiModel):
-    next_page_token: str = absent(description="Send as pageToken with the same filters to get the next page")
+    next_page_token: str = absent(
+        description="Send as pageToken with the same filters to get the next page"
+    )

@@ -56,9 +56,13 @@ async def list_packs(app: OneTool, person: Person) -> PackList:
 async def get_pack(app: OneTool, person: Person, name: str) -> PackInfo:
     """Get a pack."""
     packs = await _list_visible(app, person)
-    pack = packs.get(name) or next((pack for pack in packs.values() if python_name(pack.name) == name), None)
+    pack = packs.get(name) or next(
+        (pack for pack in packs.values() if python_name(pack.name) == name), None
+    )
     if pack is None:
-        raise AdminError("not_found", f"no pack {name!r}", {"name": name}, hint="list packs with GET /api/packs")
+        raise AdminError(
+            "not_found", f"no pack {name!r}", {"name": name}, hint="list packs with GET /api/packs"
+        )
     return pack
 
 
@@ -70,7 +74,11 @@ async def get_pack(app: OneTool, person: Person, name: str) -> PackInfo:
     sends_etag=True,
 )
 async def set_pack_enabled(
-    app: OneTool, person: Person, name: str, switch: SwitchBody, precondition: Precondition = NO_CONDITION
+    app: OneTool,
+    person: Person,
+    name: str,
+    switch: SwitchBody,
+    precondition: Precondition = NO_CONDITION,
 ) -> PackInfo:
     """Enable or disable a pack."""
     async with person.changing(app, "pack.patch", [name]) as facts, app.registry.switch_lock:
@@ -94,7 +102,7 @@ async def set_pack_enabled(
     return await get_pack(app, person, name)
 
 
-# --- reading packs --------------------------------------------------------------------------------------------------
+# --- reading packs --------------------------------------------------------------------------------
 
 
 async def _list_visible(app: OneTool, person: Person) -> dict[str, PackInfo]:
@@ -121,7 +129,11 @@ def _add_without_tools(app: OneTool, packs: dict[str, PackInfo]) -> None:
     for name, problem in app.registry.problems().items():
         if name not in python_names:
             packs[name] = PackInfo(
-                name=name, kind="extension", source="local", state="broken", problem=_to_finding(problem)
+                name=name,
+                kind="extension",
+                source="local",
+                state="broken",
+                problem=_to_finding(problem),
             )
 
 
@@ -133,9 +145,13 @@ def _list_bundles(app: OneTool) -> list[Bundle]:
 
 
 def _add_bundle(packs: dict[str, PackInfo], bundle: Bundle, *, sees_all: bool) -> None:
-    """Add a bundle, unless a pack of another kind has its name. /tools/bundles can still change such a bundle."""
+    """Add a bundle, unless a pack of another kind has its name. /tools/bundles can still change
+    such a bundle.
+    """
     if bundle.slug not in packs and sees_all:
-        packs[bundle.slug] = PackInfo(name=bundle.slug, kind="bundle", source=f"bundle:{bundle.slug}")
+        packs[bundle.slug] = PackInfo(
+            name=bundle.slug, kind="bundle", source=f"bundle:{bundle.slug}"
+        )
     pack = packs.get(bundle.slug)
     if pack is not None and pack.kind == "bundle":
         pack.bundle_id = bundle.id
@@ -161,7 +177,9 @@ def _list_packs_with_tools(app: OneTool, context: ToolContext) -> dict[str, Pack
 def _add_details(app: OneTool, packs: Iterable[PackInfo]) -> None:
     for pack in packs:
         description = app.settings.prompts.packs.get(pack.name, "")
-        pack.description = pack.description or app.registry.describe(python_name(pack.name)) or description
+        pack.description = (
+            pack.description or app.registry.describe(python_name(pack.name)) or description
+        )
         if pack.kind == "proxy" and pack.name in app.settings.servers:
             session = app.servers.upstream(pack.name).main
             pack.state = session.state

@@ -1,4 +1,7 @@
-"""Tells whether an agent may make a call, with the code that decides about real calls. No call is made."""
+"""Tells whether an agent may make a call, with the code that decides about real calls.
+
+No call is made.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -48,17 +51,28 @@ class ToolVerdict(ApiModel):
     reason: str
     effects: str
     varies: bool = Field(description="Whether some arguments lead to another decision")
-    note: str = Field(default="", description="Whether the hosts of the agent do not limit the tool; empty if they do")
+    note: str = Field(
+        default="",
+        description="Whether the hosts of the agent do not limit the tool; empty if they do",
+    )
 
 
 def parse_call(text: str) -> CallText:
     """Parse a call such as `fs.read(path="a.txt")`. Nothing is executed."""
     try:
         match ast.parse(text.strip(), mode="eval").body:
-            case ast.Call(func=ast.Name() | ast.Attribute() as function, args=args, keywords=keywords):
-                named = {each.arg: ast.literal_eval(each.value) for each in keywords if each.arg is not None}
+            case ast.Call(
+                func=ast.Name() | ast.Attribute() as function, args=args, keywords=keywords
+            ):
+                named = {
+                    each.arg: ast.literal_eval(each.value)
+                    for each in keywords
+                    if each.arg is not None
+                }
                 if len(named) == len(keywords):
-                    return CallText(ast.unparse(function), [ast.literal_eval(each) for each in args], named)
+                    return CallText(
+                        ast.unparse(function), [ast.literal_eval(each) for each in args], named
+                    )
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         pass
     raise ArgumentError(f"invalid call {quote(text)}: {EXPECTED}")
@@ -89,7 +103,8 @@ class PermissionCheck:
         return self._decide(tool, args)
 
     def list_tools(self, word: str = "") -> Iterator[ToolVerdict]:
-        """Yield the decision about each tool whose name contains the word, without arguments, sorted by name.
+        """Yield the decision about each tool whose name contains the word, without arguments,
+        sorted by name.
 
         Blocks on disk access.
         """
@@ -102,7 +117,9 @@ class PermissionCheck:
                 yield self._decide(tool, NO_ARGUMENTS, varies=varies)
 
     def _decide(self, tool: Tool, args: JsonMapping, *, varies: bool = False) -> ToolVerdict:
-        make_verdict = partial(ToolVerdict, tool=tool.name, effects=describe_effects(tool, args), varies=varies)
+        make_verdict = partial(
+            ToolVerdict, tool=tool.name, effects=describe_effects(tool, args), varies=varies
+        )
         try:
             authorize(tool, args, self._context)
             account = choose_account(tool, self._context).account
@@ -121,7 +138,10 @@ class PermissionCheck:
 
 
 def _list_urls(tool: Tool, args: JsonMapping) -> list[str] | None:
-    """Return the URLs that a call requests, without redirects. None for tools whose requests OneTool does not send."""
+    """Return the URLs that a call requests, without redirects.
+
+    None for tools whose requests OneTool does not send.
+    """
     if _is_request_tool(tool):
         return [str(args["url"])] if "url" in args else []
     list_origins = getattr(tool.backend, "list_origins", None)

@@ -1,8 +1,10 @@
-"""The person who does something, at the command line or with a request, and what this person may do.
+"""The person who does something, at the command line or with a request, and what this person may
+do.
 
-A request without a token comes from the local machine (`onetool.server.http.auth` rejects all others) and acts as
-the owner of runs and stored tools, without a scope. A token identifies one agent: it sees only its own runs and
-activity, and the statistics of its agent. Tokens of the scopes `approve`, `admin` and `owner` see those of all.
+A request without a token comes from the local machine (`onetool.server.http.auth` rejects all
+others) and acts as the owner of runs and stored tools, without a scope. A token identifies one
+agent: it sees only its own runs and activity, and the statistics of its agent. Tokens of the scopes
+`approve`, `admin` and `owner` see those of all.
 """
 
 from collections.abc import Iterable
@@ -37,7 +39,10 @@ class Person:
         return includes_scope(self.scope, needed)
 
     def require(self, needed: str, purpose: str) -> str:
-        """Return the name for the audit log. Raise unless the person has a token or a session of this scope."""
+        """Return the name for the audit log.
+
+        Raise unless the person has a token or a session of this scope.
+        """
         if not self.has_scope(needed):
             details = {"required": needed, "scope": self.scope or None}
             message = f"{purpose} needs a token of scope '{needed}' or the admin UI, signed in"
@@ -62,8 +67,8 @@ class Person:
     def visible_runs(self) -> tuple[str | None, str | None]:
         """The agent and the token ID whose runs the person may see; None sees all.
 
-        A token of scope `use` sees its own runs, not those of other tokens of its agent, or of an earlier one of its
-        name.
+        A token of scope `use` sees its own runs, not those of other tokens of its agent, or of an
+        earlier one of its name.
         """
         agent = self.visible_agent
         return agent, None if agent is None else self.token_id
@@ -72,11 +77,18 @@ class Person:
     def caller(self) -> Caller:
         """The caller of tools."""
         return Caller(
-            self.agent_name, is_owner=self.sees_all, token_id=self.token_id, actor=self.name, client=self.transport
+            self.agent_name,
+            is_owner=self.sees_all,
+            token_id=self.token_id,
+            actor=self.name,
+            client=self.transport,
         )
 
     def open_context(self, app: OneTool, output: RunOutput | None = None) -> ToolContext:
-        """Return the context for a call by this person. No list of tools limits the owner at the command line."""
+        """Return the context for a call by this person.
+
+        No list of tools limits the owner at the command line.
+        """
         try:
             context = app.runs.open_context(self.caller, output)
         except ToolError as error:  # the token's agent was removed from the settings
@@ -88,8 +100,8 @@ class Person:
         marks = app.state.disabled_tools.list_owner_marks()
         if not (self.has_scope("admin") or marks.isdisjoint({EVERYTHING, *keys})):
             hint = (
-                "an owner can enable it in the admin UI, or with `onetool tools --enable` or `onetool bundles enable`; "
-                "others can store it as disabled"
+                "an owner can enable it in the admin UI, or with `onetool tools --enable` or"
+                " `onetool bundles enable`; others can store it as disabled"
             )
             raise AdminError("forbidden", "an owner disabled it", {"required": "admin"}, hint=hint)
 
@@ -99,14 +111,25 @@ class Person:
             app.state.disabled_tools.mark(keys, on=on)
 
     def require_change(self, app: OneTool) -> None:
-        """Raise if the person may not change stored tools or enable and disable tools: permissions, then the policy."""
+        """Raise if the person may not change stored tools or enable and disable tools: permissions,
+        then the policy.
+        """
         if self.agent is not None and not self.has_scope(OWNER):
             _check_agent(app, self.agent)
 
     def changing(
-        self, app: OneTool, action: str, names: Iterable[str], *, frees_space: bool = False, difference: str = ""
+        self,
+        app: OneTool,
+        action: str,
+        names: Iterable[str],
+        *,
+        frees_space: bool = False,
+        difference: str = "",
     ) -> AbstractAsyncContextManager[Facts]:
-        """Record a change in the audit log while the block runs. The block adds to the facts what it changed."""
+        """Record a change in the audit log while the block runs.
+
+        The block adds to the facts what it changed.
+        """
         actor = self.name or ("owner" if self.agent is None else f"agent {self.agent}")
         agent = "" if self.has_scope("admin") else self.agent_name
         return app.audit.changing(
@@ -135,9 +158,16 @@ def _check_agent(app: OneTool, name: str) -> None:
     if Permission.WRITE not in context.permissions:
         line = context.explain_permissions(frozenset({Permission.WRITE}))
         message = f"agent '{name}' may not make changes: it lacks the permission 'write'"
-        details = {"required": [str(Permission.WRITE)], "granted": sorted(map(str, context.permissions))}
-        raise AdminError("permission_denied", message, details, hint=f"add this to onetool.yaml: {line}")
+        details = {
+            "required": [str(Permission.WRITE)],
+            "granted": sorted(map(str, context.permissions)),
+        }
+        raise AdminError(
+            "permission_denied", message, details, hint=f"add this to onetool.yaml: {line}"
+        )
     policy, _ = app.agents.get_policy(name)
     if reason := policy.explain_denied_changes():
         message = f"agent '{name}' may not make changes: {reason}"
-        raise AdminError("permission_denied", message, {"reason": reason}, hint="use a token of scope 'owner'")
+        raise AdminError(
+            "permission_denied", message, {"reason": reason}, hint="use a token of scope 'owner'"
+        )

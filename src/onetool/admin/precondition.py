@@ -1,7 +1,8 @@
 """ETags, and the condition of a write: the ETag that the person has seen. Commands have none.
 
-The ETag of a tool or pack has two parts: one for editable fields and one for fields that change by themselves (call
-counts, states). `If-None-Match` on a read compares both parts; `If-Match` on a write compares the first.
+The ETag of a tool or pack has two parts: one for editable fields and one for fields that change by
+themselves (call counts, states). `If-None-Match` on a read compares both parts; `If-Match` on a
+write compares the first.
 """
 
 import hashlib
@@ -38,18 +39,31 @@ class Precondition:
     unexpected: Collection[str] = ()
 
     def find_failed(self, tag: str | None) -> str:
-        """Return the header whose condition does not hold for a thing with this ETag; None if it does not exist."""
+        """Return the header whose condition does not hold for a thing with this ETag; None if it
+        does not exist.
+        """
         if self.expected and not _is_among(tag, self.expected):
             return "If-Match"
         return "If-None-Match" if _is_among(tag, self.unexpected) else ""
 
     def check(self, current: Any) -> None:
-        """Raise if the condition does not hold for a thing, which is JSON or has a method `as_json`, or None."""
-        tag = None if current is None else compute_etag(current if isinstance(current, dict) else current.as_json())
+        """Raise if the condition does not hold for a thing, which is JSON or has a method
+        `as_json`, or None.
+        """
+        tag = (
+            None
+            if current is None
+            else compute_etag(current if isinstance(current, dict) else current.as_json())
+        )
         if header := self.find_failed(tag):
             state = "it does not exist" if tag is None else f"its ETag is {tag} now"
             message = f"precondition {header} failed: {state}"
-            raise AdminError("precondition_failed", message, {"etag": tag}, hint="read it again, then retry the change")
+            raise AdminError(
+                "precondition_failed",
+                message,
+                {"etag": tag},
+                hint="read it again, then retry the change",
+            )
 
 
 NO_CONDITION = Precondition()

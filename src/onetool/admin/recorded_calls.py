@@ -1,7 +1,7 @@
 """Recorded calls as people see them: those that wait for them, and those that a run has made.
 
-Arguments, code and results are hostile text. Secrets are redacted, invisible characters are escaped, and where a value
-is not shown in full, the size of the rest is stated.
+Arguments, code and results are hostile text. Secrets are redacted, invisible characters are
+escaped, and where a value is not shown in full, the size of the rest is stated.
 """
 
 import json
@@ -41,7 +41,10 @@ class ApprovalCall(ApiModel):
 
 
 class Approval(ApiModel):
-    """A run whose calls wait for a person. It is `halted` if a person must say whether a call happened."""
+    """A run whose calls wait for a person.
+
+    It is `halted` if a person must say whether a call happened.
+    """
 
     run: str
     agent: str
@@ -63,8 +66,13 @@ class RecordedCall(ApprovalCall):
 
 def list_waiting(store: RunTables, redact: Redactor) -> list[Approval]:
     """Return the runs that wait for a person, oldest first."""
-    approvals = (describe_waiting(store, run, redact) for run in store.list_runs(OPEN, limit=MAX_RUNS))
-    return sorted((approval for approval in approvals if approval is not None), key=lambda approval: approval.asked)
+    approvals = (
+        describe_waiting(store, run, redact) for run in store.list_runs(OPEN, limit=MAX_RUNS)
+    )
+    return sorted(
+        (approval for approval in approvals if approval is not None),
+        key=lambda approval: approval.asked,
+    )
 
 
 def describe_waiting(store: RunTables, run: RunRecord, redact: Redactor) -> Approval | None:
@@ -104,7 +112,9 @@ def find_run(store: RunTables, run_id: str) -> RunRecord:
 
 
 def make_not_found(run_id: str) -> ToolNotFound:
-    return ToolNotFound(f"no run {run_id!r}, or it has expired", hint="list runs with `onetool runs`")
+    return ToolNotFound(
+        f"no run {run_id!r}, or it has expired", hint="list runs with `onetool runs`"
+    )
 
 
 def _show_call(call: DurableCall, redact: Redactor) -> JsonObject:
@@ -137,13 +147,19 @@ def _show_arguments(call: DurableCall, redact: Redactor) -> JsonObject:
     limit = max(MIN_SHOWN_CHARS, MAX_SHOWN_CHARS // max(1, len(arguments)))
     shown: JsonObject = {}
     for name, value in list(arguments.items())[:MAX_ARGUMENTS]:
-        shown[_make_unique(show_line(name, redact), shown)] = _Shortener(limit).shorten(redact.redact_data(value))
+        shown[_make_unique(show_line(name, redact), shown)] = _Shortener(limit).shorten(
+            redact.redact_data(value)
+        )
     hidden = len(arguments) - MAX_ARGUMENTS
-    return {**shown, "…": f"({pluralize(hidden, 'more argument')} not shown)"} if hidden > 0 else shown
+    return (
+        {**shown, "…": f"({pluralize(hidden, 'more argument')} not shown)"} if hidden > 0 else shown
+    )
 
 
 def _make_unique(name: str, others: Collection[str]) -> str:
-    """Return the name, with a number if another one looks the same, so that neither hides the other."""
+    """Return the name, with a number if another one looks the same, so that neither hides the
+    other.
+    """
     number = 1
     unique = name
     while unique in others:
@@ -195,10 +211,17 @@ class _Shortener:
     def _shorten_items(self, items: JsonObject) -> Iterator[tuple[str, Any]]:
         for index, (key, item) in enumerate(items.items()):
             if self._left <= 0:
-                yield "…", f"({pluralize(len(items) - index, 'more entry', 'more entries')} not shown)"
+                yield (
+                    "…",
+                    f"({pluralize(len(items) - index, 'more entry', 'more entries')} not shown)",
+                )
                 return
             yield self.shorten(key), self.shorten(item)
 
 
 def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"
+    )

@@ -1,4 +1,5 @@
-"""`POST /api/request-preview`: the request that an HTTP tool would send, stored or not, without sending it.
+"""`POST /api/request-preview`: the request that an HTTP tool would send, stored or not, without
+sending it.
 
 Secrets are not looked up: their references are shown instead.
 """
@@ -58,7 +59,9 @@ def _build(body: PreviewBody) -> RequestView:
     try:
         arguments = ForeignSchema.from_json(body.arg_schema)
         args = _check_arguments(arguments, body.args)
-        impl = HttpImpl.model_validate(credentials.replace(body.http_impl, lambda _location, _value: HIDDEN))
+        impl = HttpImpl.model_validate(
+            credentials.replace(body.http_impl, lambda _location, _value: HIDDEN)
+        )
         return _fill_request(impl, args, arguments.required)
     except ValidationError as error:
         raise to_bundle_error(error) from None
@@ -91,11 +94,19 @@ def _fill_request(impl: HttpImpl, args: JsonObject, required: frozenset[str]) ->
         return REDACTED if is_opaque else show(text)
 
     headers = [(name, show_header(name, text)) for name, text in request.headers]
-    body = None if request.content is None else show(request.content.decode("utf-8", "replace"))[:MAX_BODY_CHARS]
+    body = (
+        None
+        if request.content is None
+        else show(request.content.decode("utf-8", "replace"))[:MAX_BODY_CHARS]
+    )
     step = part.name if isinstance(part, HttpStep) else ""
-    return RequestView(step=step, method=request.method, url=show(request.url), headers=headers, body=body)
+    return RequestView(
+        step=step, method=request.method, url=show(request.url), headers=headers, body=body
+    )
 
 
 def _describe_file(value: Any, _placeholder: Placeholder) -> UploadedFile:
     name = value if isinstance(value, str) else ""
-    return UploadedFile(f"(content of {name or 'the file'})".encode("utf-8", "replace"), name.rpartition("/")[2])
+    return UploadedFile(
+        f"(content of {name or 'the file'})".encode("utf-8", "replace"), name.rpartition("/")[2]
+    )

@@ -27,15 +27,16 @@ HOST = re.compile(r"[\w.:\[\]-]+")  # no references such as ${NAME}
 class RequirementsBody(ApiModel):
     """Hosts and secrets that imported tools need. Values of secrets are stored and never shown."""
 
-    hosts: Annotated[list[str], Field(max_length=100, description="Hosts to add to http.allowedHosts")] = Field(
-        default=[]
-    )
+    hosts: Annotated[
+        list[str], Field(max_length=100, description="Hosts to add to http.allowedHosts")
+    ] = Field(default=[])
     secrets: Annotated[
         dict[str, Annotated[str, Field(min_length=1, max_length=20_000)]],
         Field(max_length=100, description="Values by the names of secrets"),
     ] = Field(default={})
     secret_uses: Annotated[
-        list[SecretUseKey], Field(max_length=100, description="Secrets that tools may send; needs scope `owner`")
+        list[SecretUseKey],
+        Field(max_length=100, description="Secrets that tools may send; needs scope `owner`"),
     ] = Field(default=[])
 
 
@@ -52,7 +53,9 @@ class RequirementsResult(ApiModel):
     "allowing hosts and storing secrets",
     errors=("read_only", "duplicate"),
 )
-async def add_requirements(app: OneTool, person: Person, body: RequirementsBody) -> RequirementsResult:
+async def add_requirements(
+    app: OneTool, person: Person, body: RequirementsBody
+) -> RequirementsResult:
     """Allow hosts and store secrets of imported tools."""
     _check_names(body)
     uses = [use.to_use() for use in body.secret_uses]
@@ -66,7 +69,9 @@ async def add_requirements(app: OneTool, person: Person, body: RequirementsBody)
         return editor.plan("requirements.add", changes, secrets=body.secrets, names=names)
 
     edited = await edit(app, person, plan, EditQuery())
-    return RequirementsResult(hosts=body.hosts, secrets=list(body.secrets), difference=edited.difference)
+    return RequirementsResult(
+        hosts=body.hosts, secrets=list(body.secrets), difference=edited.difference
+    )
 
 
 def _reject_known(app: OneTool, secrets: Mapping[str, str], editor: SettingsEditor) -> None:
@@ -75,7 +80,12 @@ def _reject_known(app: OneTool, secrets: Mapping[str, str], editor: SettingsEdit
     for name in secrets:
         if name in stored or name not in missing:
             hint = f"onetool secret set {name}"
-            raise AdminError("duplicate", f"the secret {name} exists and is not replaced", {"name": name}, hint=hint)
+            raise AdminError(
+                "duplicate",
+                f"the secret {name} exists and is not replaced",
+                {"name": name},
+                hint=hint,
+            )
 
 
 def _check_names(body: RequirementsBody) -> None:
@@ -84,4 +94,9 @@ def _check_names(body: RequirementsBody) -> None:
             check_secret_name(name)
     for host in body.hosts:
         if not HOST.fullmatch(host):
-            raise AdminError("invalid", f"invalid host {host!r}", {"host": host}, hint="use a host without wildcards")
+            raise AdminError(
+                "invalid",
+                f"invalid host {host!r}",
+                {"host": host},
+                hint="use a host without wildcards",
+            )

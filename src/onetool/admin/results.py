@@ -1,6 +1,7 @@
 """Read stored results in parts, and images and audio.
 
-An agent has access only to its own results. Unknown, foreign and expired handles give the same error.
+An agent has access only to its own results. Unknown, foreign and expired handles give the same
+error.
 """
 
 from typing import Literal, NamedTuple
@@ -25,7 +26,9 @@ MISSING_REASONS = ("not_found", "expired")
 
 class WindowQuery(Query):
     offset: Number = Field(default=1, description="First line, character or match, counted from 1")
-    limit: Number = Field(default=DEFAULT_LINES, description="Maximum number of lines, characters or matches")
+    limit: Number = Field(
+        default=DEFAULT_LINES, description="Maximum number of lines, characters or matches"
+    )
     search: str = Field(default="", description="Regular expression; with fuzzy=true, words")
     fuzzy: Flag = Field(default=False, description="Rank lines by similarity")
     ignore_case: Flag = Field(default=False, description="Ignore case")
@@ -50,7 +53,9 @@ class StoredMedium(NamedTuple):
 
 
 @action("GET /api/results/{handle}", "Part of the result", is_redacted=False)
-async def read_result(app: OneTool, person: Person, handle: str, query: WindowQuery) -> ResultWindow:
+async def read_result(
+    app: OneTool, person: Person, handle: str, query: WindowQuery
+) -> ResultWindow:
     """Read part of a stored result."""
 
     def read() -> ResultWindow:
@@ -79,7 +84,9 @@ async def read_result(app: OneTool, person: Person, handle: str, query: WindowQu
 async def read_medium(app: OneTool, person: Person, handle: str) -> StoredMedium:
     """Get an image or audio file."""
     try:
-        return StoredMedium(*await run_in_thread(app.media.get, handle, person.agent_name, person.token_id))
+        return StoredMedium(
+            *await run_in_thread(app.media.get, handle, person.agent_name, person.token_id)
+        )
     except ToolError:
         raise _missing() from None
 

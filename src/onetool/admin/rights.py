@@ -1,8 +1,9 @@
 """Decides who may make an edit, by comparing the settings before and after it.
 
-The scope `admin` may add servers by URL and change agents other than its own: it may narrow an agent, or grant what
-its own agent has, except `exec`. Whatever names a program, a path to load, a private address, a credential, an endpoint
-of credentials, isolation, authentication or the store needs the scope `owner`. What is not listed here needs it too.
+The scope `admin` may add servers by URL and change agents other than its own: it may narrow an
+agent, or grant what its own agent has, except `exec`. Whatever names a program, a path to load, a
+private address, a credential, an endpoint of credentials, isolation, authentication or the store
+needs the scope `owner`. What is not listed here needs it too.
 """
 
 import os
@@ -25,21 +26,30 @@ from onetool.util.context import Permission
 ADMIN = "admin"
 OWNER = "owner"
 # Fields that `admin` may change. Everything that starts a program is not among them.
-SERVER_FIELDS = frozenset({"enabled", "timeout", "idle_timeout", "tools", "expose", "pin", "sanitize"})
+SERVER_FIELDS = frozenset(
+    {"enabled", "timeout", "idle_timeout", "tools", "expose", "pin", "sanitize"}
+)
 URL_SERVER_FIELDS = SERVER_FIELDS | {"headers", "transport", "accounts", "stateful", "shared"}
 BUDGETS = ("time_seconds", "calls", "tokens", "cost")
 _REFERENCE = re.compile(r"(?<!\$)\$\{(?:secret:)?([^}:]*)")
 
 
 def check_rights(planned: PlannedEdit, scope: str, own_agent: str | None) -> None:
-    """Raise PermissionDenied unless a caller of this scope and agent may make the edit. The owner has no agent."""
+    """Raise PermissionDenied unless a caller of this scope and agent may make the edit.
+
+    The owner has no agent.
+    """
     if scope == OWNER:
         return
     if scope != ADMIN:
-        raise PermissionDenied(f"{planned.action} needs a token of scope 'admin'", required=ADMIN, scope=scope)
+        raise PermissionDenied(
+            f"{planned.action} needs a token of scope 'admin'", required=ADMIN, scope=scope
+        )
     reasons = list(dict.fromkeys(find_owner_reasons(planned, own_agent)))
     if reasons:
-        message = f"{planned.action} needs a token of scope 'owner', because {' and '.join(reasons)}"
+        message = (
+            f"{planned.action} needs a token of scope 'owner', because {' and '.join(reasons)}"
+        )
         hint = "run `onetool ui` on the machine of the server, or use the command line there"
         raise PermissionDenied(message, hint=hint, required=OWNER, scope=scope)
 
@@ -75,9 +85,17 @@ def _check_server(name: str, old: Server | None, new: Server | None) -> Iterator
         elif new.enabled and not old.enabled:
             yield f"{name} would start a program"
         return
-    if new is not None and old is None and (address := find_private_address(parse_target(str(new.url)).authority)):
+    if (
+        new is not None
+        and old is None
+        and (address := find_private_address(parse_target(str(new.url)).authority))
+    ):
         yield f"{name}.url has the private address {address}"
-    if new is not None and (old is None or old.auth != new.auth) and new.auth not in {None, OAuth()}:
+    if (
+        new is not None
+        and (old is None or old.auth != new.auth)
+        and new.auth not in {None, OAuth()}
+    ):
         yield f"{name}.auth names credentials"
     if old is not None and new is not None:
         for key in sorted(_find_changes(old, new) - URL_SERVER_FIELDS - {"auth"}):
@@ -92,7 +110,9 @@ def _get_host(server: Server) -> str | None:
     return next((value for key, value in server.headers.items() if key.lower() == "host"), None)
 
 
-def _check_agents(before: Settings, after: Settings, own_agent: str | None, directories: Directories) -> Iterator[str]:
+def _check_agents(
+    before: Settings, after: Settings, own_agent: str | None, directories: Directories
+) -> Iterator[str]:
     own = before.agents.get(own_agent or "", Agent())
     for name in {**before.agents, **after.agents}:
         old = before.agents.get(name)
@@ -108,7 +128,11 @@ def _check_agents(before: Settings, after: Settings, own_agent: str | None, dire
         new_name = find_client_agent(after, client)
         if new_name != old_name:
             yield from _explain_grant(
-                f"client {client}: agents.{new_name}", after.agents[new_name], before.agents[old_name], own, directories
+                f"client {client}: agents.{new_name}",
+                after.agents[new_name],
+                before.agents[old_name],
+                own,
+                directories,
             )
 
 
@@ -116,16 +140,23 @@ def _list_clients(settings: Settings) -> set[str]:
     return {client for agent in settings.agents.values() for client in agent.clients}
 
 
-def explain_token_grant(settings: Settings, agent: str, own_agent: str, directories: Directories) -> list[str]:
+def explain_token_grant(
+    settings: Settings, agent: str, own_agent: str, directories: Directories
+) -> list[str]:
     """Return why a caller of scope `admin` may not create a token for an agent; empty if it may."""
     own = settings.agents.get(own_agent, Agent())
     return list(_explain_grant(f"agents.{agent}", settings.agents[agent], None, own, directories))
 
 
-def _explain_grant(name: str, agent: Agent, old: Agent | None, own: Agent, directories: Directories) -> Iterator[str]:
-    """Yield why these rights need the scope `owner`. `old` is what their holder has already, `own` what the caller has.
+def _explain_grant(
+    name: str, agent: Agent, old: Agent | None, own: Agent, directories: Directories
+) -> Iterator[str]:
+    """Yield why these rights need the scope `owner`.
 
-    Rights are compared as a whole: `exec` of one agent with the tools of the other would be more than either has.
+    `old` is what their holder has already, `own` what the caller has.
+
+    Rights are compared as a whole: `exec` of one agent with the tools of the other would be more
+    than either has.
     """
     if old is not None and not list_wider_settings(agent, old, directories):
         return
@@ -155,8 +186,14 @@ def _check_secrets(planned: PlannedEdit) -> Iterator[str]:
 
 
 def _check_references(planned: PlannedEdit) -> Iterator[str]:
-    """Yield new references to secrets or environment variables, which a server by URL would receive."""
-    moved = {each for item in planned.items for each in _list_references(item.before, (item.section, item.name))}
+    """Yield new references to secrets or environment variables, which a server by URL would
+    receive.
+    """
+    moved = {
+        each
+        for item in planned.items
+        for each in _list_references(item.before, (item.section, item.name))
+    }
     for edit in planned.files:
         source = str(edit.before.path)
         old, new = (yaml_edit.parse_mapping(text, source) for text in (edit.before.text, edit.text))
@@ -168,7 +205,9 @@ def _check_references(planned: PlannedEdit) -> Iterator[str]:
                 yield f"it refers to {name}"
 
 
-def _list_references(data: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+def _list_references(
+    data: Any, place: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from _list_references(value, (*place, str(key)))
@@ -183,11 +222,12 @@ def _find_changes(old: Any, new: Any) -> set[str]:
     return {key for key in type(old).model_fields if getattr(old, key) != getattr(new, key)}
 
 
-# --- the rights of agents ---------------------------------------------------------------------------------------------
+# --- the rights of agents -------------------------------------------------------------------------
 
 
 def list_wider_settings(agent: Agent, bound: Agent, directories: Directories) -> list[str]:
-    """Return the settings by which an agent may do more than `bound`, or something else; empty if it may not.
+    """Return the settings by which an agent may do more than `bound`, or something else; empty if
+    it may not.
 
     `clients` are not compared: they say who uses the agent, not what it may do.
     """

@@ -1,4 +1,5 @@
-"""List runs, show what they did, and export them: those of this application and, for people who see all, its neighbors.
+"""List runs, show what they did, and export them: those of this application and, for people who see
+all, its neighbors.
 
 `onetool.runs.run_list` says where they are.
 """
@@ -25,7 +26,13 @@ from onetool.admin.model import (
     absent,
 )
 from onetool.admin.person import Person
-from onetool.admin.recorded_calls import RecordedCall, find_run, list_recorded, make_not_found, show_line
+from onetool.admin.recorded_calls import (
+    RecordedCall,
+    find_run,
+    list_recorded,
+    make_not_found,
+    show_line,
+)
 from onetool.admin.statistics import flush_all, list_states, read
 from onetool.app import OneTool
 from onetool.errors import ToolError, ToolNotFound
@@ -46,24 +53,39 @@ NO_VALUES = StoredValues()
 
 class RunFilterQuery(Query):
     agent: str = Field(default="", description="Only runs of this agent")
-    actor: str = Field(default="", description="Only runs of this token or subject, such as `token laptop`")
+    actor: str = Field(
+        default="", description="Only runs of this token or subject, such as `token laptop`"
+    )
     tool: str = Field(default="", description="Only runs that called this tool")
-    text: str = Field(default="", description="Only runs whose code, id, error or client contains this text")
+    text: str = Field(
+        default="", description="Only runs whose code, id, error or client contains this text"
+    )
     state: StateGroup = Field(
         default="",
-        description="Only runs in this state; `failed` is every end without a value, `waiting` includes `halted`",
+        description=(
+            "Only runs in this state; `failed` is every end without a value, `waiting` includes"
+            " `halted`"
+        ),
     )
     error: str = Field(default="", description="Only runs that failed with this type of error")
     min_ms: Milliseconds = Field(default=None, description="Minimum duration in milliseconds")
     max_ms: Milliseconds = Field(default=None, description="Maximum duration in milliseconds")
-    since: Moments = Field(default=None, description="Only runs that started at this time or later (RFC 3339)")
-    until: Moments = Field(default=None, description="Only runs that started before this time (RFC 3339)")
-    order: Literal["newest", "oldest", "slowest"] = Field(default="newest", description="Order of the runs")
+    since: Moments = Field(
+        default=None, description="Only runs that started at this time or later (RFC 3339)"
+    )
+    until: Moments = Field(
+        default=None, description="Only runs that started before this time (RFC 3339)"
+    )
+    order: Literal["newest", "oldest", "slowest"] = Field(
+        default="newest", description="Order of the runs"
+    )
 
 
 class RunListQuery(RunFilterQuery):
     page_size: Size = Field(default=200, description=SIZE_DESCRIPTION)
-    page_token: str = Field(default="", description="nextPageToken of the previous page, with the same filters")
+    page_token: str = Field(
+        default="", description="nextPageToken of the previous page, with the same filters"
+    )
 
 
 class Run(ApiModel):
@@ -82,12 +104,16 @@ class Run(ApiModel):
     call_count: Count
     failed_count: Count
     expires: Time | None = absent(None, "End of the time in which a person may answer")
-    directory: str = absent("", "Working directory; only callers who see the runs of all agents see it")
+    directory: str = absent(
+        "", "Working directory; only callers who see the runs of all agents see it"
+    )
 
 
 class RunList(ApiModel):
     runs: list[Run]
-    next_page_token: str | None = absent(None, "Token of the next page, if there is one; pages may have few runs")
+    next_page_token: str | None = absent(
+        None, "Token of the next page, if there is one; pages may have few runs"
+    )
 
 
 class RunCall(ApiModel):
@@ -111,7 +137,9 @@ class RunDetails(Run):
     message: str | None = absent(None, "Error message with its location")
     error_line: int | None = absent(None, "Line of the code that failed")
     recorded: list[RecordedCall] = absent(
-        [], "Calls in the journal: those with effects, or all of a run that can be repeated, with people's decisions"
+        [],
+        "Calls in the journal: those with effects, or all of a run that can be repeated, with"
+        " people's decisions",
     )
 
 
@@ -122,8 +150,12 @@ async def list_runs(app: OneTool, person: Person, query: RunListQuery) -> RunLis
     criteria = build_filter(person, query)
     sources = list_states(app, person)
     databases = [states[0].recorder.database for states in sources]
-    active = app.live_runs.runs(*person.visible_runs)  # before the statistics, so that none is missing in both
-    runs = AllRuns(databases, app.state.runs, app.redact, active, skips_unreadable=person.transport == "http")
+    active = app.live_runs.runs(
+        *person.visible_runs
+    )  # before the statistics, so that none is missing in both
+    runs = AllRuns(
+        databases, app.state.runs, app.redact, active, skips_unreadable=person.transport == "http"
+    )
 
     def flush_and_read() -> history.RunPage:
         for states in sources:
@@ -158,12 +190,16 @@ async def show_run(app: OneTool, person: Person, run_id: str) -> RunDetails:
 
 
 @action("GET /api/runs/export", "Runs with their calls and values, one per line")
-async def export_runs(app: OneTool, person: Person, query: RunFilterQuery) -> AsyncIterator[list[RunDetails]]:
+async def export_runs(
+    app: OneTool, person: Person, query: RunFilterQuery
+) -> AsyncIterator[list[RunDetails]]:
     """Export runs as JSON Lines."""
     return _export(app, person, build_filter(person, query))
 
 
-async def _export(app: OneTool, person: Person, criteria: RunFilter) -> AsyncIterator[list[RunDetails]]:
+async def _export(
+    app: OneTool, person: Person, criteria: RunFilter
+) -> AsyncIterator[list[RunDetails]]:
     for states in list_states(app, person):
         await run_in_thread(flush_all, states)
         batches = history.iter_runs(states[0].recorder.database, criteria)
@@ -171,7 +207,7 @@ async def _export(app: OneTool, person: Person, criteria: RunFilter) -> AsyncIte
             yield [build_details(run, calls, person, app.redact) for run, calls in batch]
 
 
-# --- sources -------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 
 async def _find_recorded(app: OneTool, person: Person, run_id: str) -> history.RunWithCalls | None:
@@ -193,7 +229,7 @@ def _find_in_journal(app: OneTool, person: Person, run_id: str) -> RunRecord:
     return run
 
 
-# --- filters -------------------------------------------------------------------------------------------------------
+# --- filters --------------------------------------------------------------------------------------
 
 
 def build_filter(person: Person, query: RunFilterQuery) -> RunFilter:
@@ -205,7 +241,10 @@ def build_filter(person: Person, query: RunFilterQuery) -> RunFilter:
         token_id=token_id,
         min_seconds=None if query.min_ms is None else query.min_ms / 1000,
         max_seconds=None if query.max_ms is None else query.max_ms / 1000,
-        **{name: getattr(query, name) for name in ("tool", "text", "state", "error", "since", "until", "order")},
+        **{
+            name: getattr(query, name)
+            for name in ("tool", "text", "state", "error", "since", "until", "order")
+        },
     )
 
 
@@ -217,11 +256,13 @@ def parse_position(token: str) -> Position | None:
         if match is not None:
             return Position(float(match[1]), match[2])
     raise AdminError(
-        "invalid", "pageToken: expected the nextPageToken of the previous page", {"parameter": "pageToken"}
+        "invalid",
+        "pageToken: expected the nextPageToken of the previous page",
+        {"parameter": "pageToken"},
     )
 
 
-# --- responses -----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 def _describe(run: RunRecord, person: Person, redact: Redactor) -> JsonObject:
@@ -246,13 +287,17 @@ def _describe(run: RunRecord, person: Person, redact: Redactor) -> JsonObject:
     }
 
 
-def build_details(run: RunRecord, calls: Iterable[CallRecord], person: Person, redact: Redactor) -> RunDetails:
+def build_details(
+    run: RunRecord, calls: Iterable[CallRecord], person: Person, redact: Redactor
+) -> RunDetails:
     """Return the run with its calls. Each call gets the first lane that is free when it starts."""
     lane_ends: list[float] = []
     shown: list[RunCall] = []
     for call in calls:
         lane = next((row for row, end in enumerate(lane_ends) if end <= call.at), len(lane_ends))
-        lane_ends[lane : lane + 1] = [float("inf") if call.seconds is None else call.at + call.seconds]
+        lane_ends[lane : lane + 1] = [
+            float("inf") if call.seconds is None else call.at + call.seconds
+        ]
         values = call.values or NO_VALUES
         shown.append(
             RunCall(

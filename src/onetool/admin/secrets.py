@@ -1,4 +1,7 @@
-"""Secrets: their names, what uses them, and which bundles may send them where. Values are never returned."""
+"""Secrets: their names, what uses them, and which bundles may send them where.
+
+Values are never returned.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +21,12 @@ from onetool.errors import ToolError
 from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.settings.editing.settings_editor import SettingsEditor
 from onetool.sources.bundles.rules import check_slug
-from onetool.sources.bundles.secret_bindings import SECTION, SecretUse, change_bindings, normalize_origin
+from onetool.sources.bundles.secret_bindings import (
+    SECTION,
+    SecretUse,
+    change_bindings,
+    normalize_origin,
+)
 from onetool.util.token_ids import ADMIN, OWNER
 
 MAX_VALUE_CHARS = 1_000_000
@@ -42,14 +50,18 @@ class SecretUseKey(ApiModel):
 
 
 class SecretUseInfo(SecretUseKey):
-    is_allowed: bool = Field(description="Whether an owner allowed it; if not, calls of these tools fail")
+    is_allowed: bool = Field(
+        description="Whether an owner allowed it; if not, calls of these tools fail"
+    )
 
 
 class SecretList(ApiModel):
     """Names of secrets. Values are never returned."""
 
     secrets: list[SecretInfo]
-    uses: list[SecretUseInfo] = Field(description="Secrets that stored tools send, whether they are set or not")
+    uses: list[SecretUseInfo] = Field(
+        description="Secrets that stored tools send, whether they are set or not"
+    )
 
 
 class SecretValue(ApiModel):
@@ -70,8 +82,13 @@ async def list_secrets(app: OneTool, person: Person) -> SecretList:
     users = await map_secret_users(app)
     uses = await run_in_thread(app.bundles.list_secret_uses)
     return SecretList(
-        secrets=[SecretInfo(name=name, files=paths, used_by=users.get(name, [])) for name, paths in files.items()],
-        uses=[SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings)) for use in uses],
+        secrets=[
+            SecretInfo(name=name, files=paths, used_by=users.get(name, []))
+            for name, paths in files.items()
+        ],
+        uses=[
+            SecretUseInfo(**use._asdict(), is_allowed=use.is_allowed(app.settings)) for use in uses
+        ],
     )
 
 
@@ -82,13 +99,22 @@ async def list_secrets(app: OneTool, person: Person) -> SecretList:
     "setting secrets",
 )
 async def set_secret(
-    app: OneTool, person: Person, name: str, query: EditQuery, body: SecretValue, *, directory: Path | None = None
+    app: OneTool,
+    person: Person,
+    name: str,
+    query: EditQuery,
+    body: SecretValue,
+    *,
+    directory: Path | None = None,
 ) -> EditResult:
     """Set a secret."""
     check_secret_name(name)
     secrets = {name: body.value}
     edited = await edit(
-        app, person, lambda editor: editor.plan("secrets.set", [], secrets=secrets, directory=directory), query
+        app,
+        person,
+        lambda editor: editor.plan("secrets.set", [], secrets=secrets, directory=directory),
+        query,
     )
     notes = [
         f"Tools of bundle {bundle} may send it to {', '.join(origins[name])}"
@@ -104,7 +130,9 @@ async def set_secret(
     OWNER,
     "allowing tools to send secrets",
 )
-async def set_secret_use(app: OneTool, person: Person, query: EditQuery, body: SecretUseInfo) -> EditResult:
+async def set_secret_use(
+    app: OneTool, person: Person, query: EditQuery, body: SecretUseInfo
+) -> EditResult:
     """Allow or disallow tools of a bundle to send a secret to an origin; needs scope `owner`."""
     return await change_secret_uses(app, person, query, [body.to_use()], is_allowed=body.is_allowed)
 
@@ -122,7 +150,9 @@ async def change_secret_uses(
     return await edit(app, person, plan, query)
 
 
-def plan_secret_uses(editor: SettingsEditor, uses: Iterable[SecretUse], *, is_allowed: bool) -> list[ItemChange]:
+def plan_secret_uses(
+    editor: SettingsEditor, uses: Iterable[SecretUse], *, is_allowed: bool
+) -> list[ItemChange]:
     """Return the changed entries of the setting `bundle_secrets`."""
     entries: dict[str, Any] = {}
     for use in uses:

@@ -1,4 +1,6 @@
-"""Changes of servers: adding them by their settings or from a client's configuration, with secrets in secrets.yaml."""
+"""Changes of servers: adding them by their settings or from a client's configuration, with secrets
+in secrets.yaml.
+"""
 
 import pkgutil
 from collections.abc import Mapping
@@ -39,9 +41,14 @@ def list_builtin_packs() -> frozenset[str]:
 
 
 def read_target(
-    directories: Directories, directory: Path, env: Mapping[str, str], editor: SettingsEditor | None = None
+    directories: Directories,
+    directory: Path,
+    env: Mapping[str, str],
+    editor: SettingsEditor | None = None,
 ) -> ImportTarget:
-    """Return the state of a settings directory, or of the store that the editor edits, before an import."""
+    """Return the state of a settings directory, or of the store that the editor edits, before an
+    import.
+    """
     editor = editor or SettingsEditor(directories, env)
     servers: JsonObject = {}
     known: dict[str, str] = {}
@@ -55,7 +62,9 @@ def read_target(
         known |= {name: value for name, value in values.items() if isinstance(value, str)}
     packs = list_builtin_packs()
     home = directories.home
-    return ImportTarget(servers, known, packs, env, directories.working_dir, home, editor.is_users(directory))
+    return ImportTarget(
+        servers, known, packs, env, directories.working_dir, home, editor.is_users(directory)
+    )
 
 
 class ServerChanges:
@@ -76,7 +85,9 @@ class ServerChanges:
     def plan_pasted(self, text: str) -> PlannedServers:
         """Plan to add the servers of a client's configuration, as a person pastes it."""
         file = TextFile(Path("the pasted text"), text.encode("utf-8", "replace"), text)
-        return _require_servers(self.plan_import([read_servers(file, self._directories.working_dir)]))
+        return _require_servers(
+            self.plan_import([read_servers(file, self._directories.working_dir)])
+        )
 
     def plan_new(self, name: str, settings: JsonMapping) -> PlannedServers:
         """Plan to add one server with these settings."""
@@ -87,9 +98,16 @@ class ServerChanges:
         return _require_servers(self.plan_import([found], rest))
 
     def plan_import(
-        self, found: list[ClientServers], rest: JsonMapping | None = None, *, inline_secrets: bool = False
+        self,
+        found: list[ClientServers],
+        rest: JsonMapping | None = None,
+        *,
+        inline_secrets: bool = False,
     ) -> PlannedServers:
-        """Plan to add the servers of clients. With `rest`, further settings of the only one, it must be new."""
+        """Plan to add the servers of clients.
+
+        With `rest`, further settings of the only one, it must be new.
+        """
         count = sum(len(each.servers) for each in found)
         if count > MAX_SERVERS:  # each of them is added to the text, which is parsed again
             raise ToolError(f"cannot add {count} servers at once (maximum {MAX_SERVERS})")
@@ -110,7 +128,10 @@ class ServerChanges:
 
     def _check_new(self, name: str) -> None:
         if self._editor.find(SERVERS, name).value is not None:
-            raise ToolError(f"a server named {name} exists", hint=f"remove it first: onetool servers remove {name}")
+            raise ToolError(
+                f"a server named {name} exists",
+                hint=f"remove it first: onetool servers remove {name}",
+            )
 
 
 def _require_servers(planned: PlannedServers) -> PlannedServers:

@@ -45,12 +45,15 @@ PinKind = Literal["changed", "new", "hints"]
 class ServerAddition(ApiModel):
     """Servers to add: one by name and settings, or those of a client's configuration."""
 
-    name: Annotated[str, Field(max_length=200)] | None = Field(default=None, description="Name of the server")
+    name: Annotated[str, Field(max_length=200)] | None = Field(
+        default=None, description="Name of the server"
+    )
     settings: SettingsValues | None = Field(
         default=None, description="Its settings, as under `servers` in onetool.yaml"
     )
     text: Annotated[str, Field(max_length=MAX_TEXT_CHARS)] | None = Field(
-        default=None, description="Configuration of a client, as JSON or TOML, with any number of servers"
+        default=None,
+        description="Configuration of a client, as JSON or TOML, with any number of servers",
     )
 
 
@@ -67,7 +70,9 @@ class PinAcceptance(ApiModel):
 class ServerTool(ApiModel):
     name: str
     description: str
-    is_rejected: bool = Field(description="Whether calls are rejected until the definition is accepted")
+    is_rejected: bool = Field(
+        description="Whether calls are rejected until the definition is accepted"
+    )
 
 
 class ServerStatus(ApiModel):
@@ -75,12 +80,16 @@ class ServerStatus(ApiModel):
     kind: Literal["stdio", "http", "sse"]
     is_enabled: bool
     state: str = Field(
-        description="`connected`, `idle`, `discovering`, `disconnected`, `sign_in_required` or `disabled`"
+        description=(
+            "`connected`, `idle`, `discovering`, `disconnected`, `sign_in_required` or `disabled`"
+        )
     )
     problem: str | None = Field(description="Why the last attempt to connect failed")
     tool_count: Count | None = Field(description="Number of its tools; null if they are not known")
     changes: list[PinChange] = Field(description="Tools that differ from their pins")
-    digest: str = Field(description="Identifies the definitions of its tools, as it listed them last")
+    digest: str = Field(
+        description="Identifies the definitions of its tools, as it listed them last"
+    )
     pin: Literal["warn", "strict", "off"]
     entry: SettingsEntry
 
@@ -113,7 +122,9 @@ async def list_servers(app: OneTool, person: Person) -> ServerList:
     names = list(app.settings.servers)
     await asyncio.gather(*(_load_cached(app, name) for name in names))
     entries = await find_entries(app, SERVERS, names)
-    return ServerList(servers=[ServerStatus(**_describe(app, name, entries[name])) for name in names])
+    return ServerList(
+        servers=[ServerStatus(**_describe(app, name, entries[name])) for name in names]
+    )
 
 
 @action(
@@ -134,10 +145,17 @@ async def get_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     "adding servers",
 )
 async def add_servers(
-    app: OneTool, person: Person, query: EditQuery, body: ServerAddition, *, directory: Path | None = None
+    app: OneTool,
+    person: Person,
+    query: EditQuery,
+    body: ServerAddition,
+    *,
+    directory: Path | None = None,
 ) -> EditResult:
     """Add upstream servers."""
-    if (body.text is None) == (body.settings is None) or (body.settings is None) != (body.name is None):
+    if (body.text is None) == (body.settings is None) or (body.settings is None) != (
+        body.name is None
+    ):
         raise AdminError("invalid", "expected either `text`, or `name` and `settings`")
 
     def plan(changes: ServerChanges) -> PlannedServers:
@@ -204,7 +222,11 @@ async def change_server(
     "removing servers",
 )
 async def remove_server(
-    app: OneTool, person: Person, name: str, query: EditQuery, precondition: Precondition = NO_CONDITION
+    app: OneTool,
+    person: Person,
+    name: str,
+    query: EditQuery,
+    precondition: Precondition = NO_CONDITION,
 ) -> EditResult:
     """Remove an upstream server."""
     _require(app, name)
@@ -279,7 +301,7 @@ def _require(app: OneTool, name: str) -> Upstream:
     return app.servers.upstream(name)
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 async def _load_cached(app: OneTool, name: str) -> None:
@@ -300,7 +322,9 @@ async def _get_details(app: OneTool, name: str) -> ServerDetails:
         )
         for tool, definition in sorted(upstream.tools.offered.items())
     ]
-    return ServerDetails(**_describe(app, name, entries[name]), tools=tools, output=upstream.main.output)
+    return ServerDetails(
+        **_describe(app, name, entries[name]), tools=tools, output=upstream.main.output
+    )
 
 
 def _describe(app: OneTool, name: str, entry: SettingsEntry) -> JsonObject:

@@ -11,7 +11,14 @@ from onetool.admin.errors import AdminError
 from onetool.admin.model import ApiModel, Time, absent
 from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
-from onetool.admin.settings_edits import EditQuery, EditResult, check_editable, edit, edit_entry, open_editor
+from onetool.admin.settings_edits import (
+    EditQuery,
+    EditResult,
+    check_editable,
+    edit,
+    edit_entry,
+    open_editor,
+)
 from onetool.app import OneTool
 from onetool.settings.contents import stamp_files
 from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit
@@ -86,7 +93,9 @@ async def undo_change(app: OneTool, person: Person, change_id: str, query: EditQ
     def plan(editor: SettingsEditor) -> PlannedEdit:
         if all(entry.id != change_id for entry in editor.list_changes()):
             message = f"no change {change_id!r} in the history"
-            raise AdminError("not_found", message, {"change_id": change_id}, hint="onetool settings history")
+            raise AdminError(
+                "not_found", message, {"change_id": change_id}, hint="onetool settings history"
+            )
         return editor.plan_undo(change_id)
 
     return await edit(app, person, plan, query)
@@ -113,12 +122,18 @@ async def list_hosts(app: OneTool, person: Person) -> AllowedHostsEntry:
     "changing hosts",
 )
 async def set_hosts(
-    app: OneTool, person: Person, query: EditQuery, body: AllowedHosts, precondition: Precondition = NO_CONDITION
+    app: OneTool,
+    person: Person,
+    query: EditQuery,
+    body: AllowedHosts,
+    precondition: Precondition = NO_CONDITION,
 ) -> EditResult:
     """Change the hosts that tools may call."""
     change = ItemChange(*HOSTS, body.hosts)
     names = [".".join(HOSTS)]
-    return await edit_entry(app, person, "hosts.change", change, query, precondition=precondition, names=names)
+    return await edit_entry(
+        app, person, "hosts.change", change, query, precondition=precondition, names=names
+    )
 
 
 @action(
@@ -128,24 +143,38 @@ async def set_hosts(
     "changing hosts",
 )
 async def change_hosts(
-    app: OneTool, person: Person, query: EditQuery, body: HostChanges, *, directory: Path | None = None
+    app: OneTool,
+    person: Person,
+    query: EditQuery,
+    body: HostChanges,
+    *,
+    directory: Path | None = None,
 ) -> EditResult:
     """Add and remove hosts that tools may call."""
 
     def plan(editor: SettingsEditor) -> PlannedEdit:
         changes = [plan_hosts(app, editor, body, directory)]
-        return editor.plan("hosts.change", changes, directory=directory, names=[*body.add, *body.remove])
+        return editor.plan(
+            "hosts.change", changes, directory=directory, names=[*body.add, *body.remove]
+        )
 
     return await edit(app, person, plan, query, keeps_backups=directory is not None)
 
 
-def plan_hosts(app: OneTool, editor: SettingsEditor, body: HostChanges, directory: Path | None = None) -> ItemChange:
-    """Return the changed list. A list in a project replaces that of the user, whose hosts must stay allowed."""
+def plan_hosts(
+    app: OneTool, editor: SettingsEditor, body: HostChanges, directory: Path | None = None
+) -> ItemChange:
+    """Return the changed list.
+
+    A list in a project replaces that of the user, whose hosts must stay allowed.
+    """
     item = editor.find(*HOSTS, directory)
     hosts = list(item.value or app.settings.http.allowed_hosts)
     for host in body.remove:
         if host not in hosts:
             hint = f"allowed hosts: {', '.join(hosts) or 'none'}"
-            raise AdminError("not_found", f"{quote(host)} is not an allowed host", {"host": host}, hint=hint)
+            raise AdminError(
+                "not_found", f"{quote(host)} is not an allowed host", {"host": host}, hint=hint
+            )
         hosts.remove(host)
     return ItemChange(*HOSTS, list(dict.fromkeys([*hosts, *body.add])))

@@ -1,6 +1,7 @@
 """Edits of settings: who may make them, the audit log, and the reload that makes an edit effective.
 
-Every change of settings by a person goes through `edit`. `onetool.settings.editing` plans edits and writes them.
+Every change of settings by a person goes through `edit`. `onetool.settings.editing` plans edits and
+writes them.
 """
 
 import random
@@ -20,7 +21,12 @@ from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.rights import check_rights
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.settings.editing.planned_edit import EditConflict, ItemChange, PlannedEdit, SettingsItem
+from onetool.settings.editing.planned_edit import (
+    EditConflict,
+    ItemChange,
+    PlannedEdit,
+    SettingsItem,
+)
 from onetool.settings.editing.settings_editor import SettingsEditor
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
@@ -42,9 +48,13 @@ class EditResult(ApiModel):
     id: str | None = Field(default=None, description="Identifies the change in the history")
     action: str
     names: list[str]
-    difference: str = Field(description="The change of the files as a unified diff, without secrets")
+    difference: str = Field(
+        description="The change of the files as a unified diff, without secrets"
+    )
     notes: list[str] = Field(default=[], description="Messages for the person")
-    missing: dict[str, str] = Field(default={}, description="Secrets to set, with their descriptions")
+    missing: dict[str, str] = Field(
+        default={}, description="Secrets to set, with their descriptions"
+    )
     can_undo: bool = Field(default=False, description="Whether it was written and can be undone")
 
 
@@ -67,8 +77,8 @@ async def edit(
 ) -> EditResult:
     """Make an edit, unless it changes nothing or the person wants the difference only.
 
-    `plan` is called again if the settings have changed meanwhile. What it raises is raised. With `keeps_backups`, the
-    notes name the files and their backups.
+    `plan` is called again if the settings have changed meanwhile. What it raises is raised. With
+    `keeps_backups`, the notes name the files and their backups.
     """
     check_editable(app)
     try:
@@ -78,17 +88,23 @@ async def edit(
         raise _describe_conflict(app, error) from None
 
 
-async def _edit(app: OneTool, person: Person, plan: Plan, query: EditQuery, *, keeps_backups: bool) -> EditResult:
+async def _edit(
+    app: OneTool, person: Person, plan: Plan, query: EditQuery, *, keeps_backups: bool
+) -> EditResult:
     for attempts_left in reversed(range(MAX_ATTEMPTS)):
         editor = await run_in_thread(open_editor, app)
         planned = await run_in_thread(plan, editor)
         await run_in_thread(check_rights, planned, person.scope, person.agent)
-        result = EditResult(action=planned.action, names=list(planned.names), difference=planned.difference)
+        result = EditResult(
+            action=planned.action, names=list(planned.names), difference=planned.difference
+        )
         if query.dry_run or not planned.changes_anything:
             return result
         write = partial(editor.apply, planned, actor=person.name, transport=person.transport)
         try:
-            async with person.changing(app, planned.action, planned.names, difference=planned.difference):
+            async with person.changing(
+                app, planned.action, planned.names, difference=planned.difference
+            ):
                 entry = await run_in_thread(write)
         except EditConflict:
             if not attempts_left:
@@ -98,7 +114,9 @@ async def _edit(app: OneTool, person: Person, plan: Plan, query: EditQuery, *, k
         assert editor.after is not None
         await app.live_settings.apply_edit(editor.after, planned.contents)
         notes = list(app.state.settings.finish_edit(planned)) if keeps_backups else []
-        return result.model_copy(update={"id": entry.id, "can_undo": entry.can_undo, "notes": notes})
+        return result.model_copy(
+            update={"id": entry.id, "can_undo": entry.can_undo, "notes": notes}
+        )
     raise AssertionError
 
 
@@ -113,14 +131,19 @@ async def edit_entry(
     names: Collection[str] = (),
     directory: Path | None = None,
 ) -> EditResult:
-    """Make an edit of one entry. A mapping as its value is a JSON merge patch of the entry as it is then."""
+    """Make an edit of one entry.
+
+    A mapping as its value is a JSON merge patch of the entry as it is then.
+    """
 
     def plan(editor: SettingsEditor) -> PlannedEdit:
         item = editor.find(change.section, change.name, directory)
         check_precondition(precondition, item)
         value = merge_patch(item.value, change.value)
         if value is None and item.value is None:
-            raise ToolError(f"{change.section}.{change.name} is built in: no settings file defines it")
+            raise ToolError(
+                f"{change.section}.{change.name} is built in: no settings file defines it"
+            )
         changes = [ItemChange(change.section, change.name, value)]
         return editor.plan(action, changes, directory=directory, names=names)
 
@@ -131,7 +154,9 @@ def check_editable(app: OneTool) -> None:
     """Raise if the settings cannot be edited here."""
     check_settings(app)
     if not app.live_settings.reader.has_files:
-        raise AdminError("read_only", "a program passed the settings, so they cannot be edited here")
+        raise AdminError(
+            "read_only", "a program passed the settings, so they cannot be edited here"
+        )
 
 
 def open_editor(app: OneTool) -> SettingsEditor:
@@ -174,11 +199,15 @@ def merge_patch(old: Any, patch: Any) -> Any:
     return merged
 
 
-# --- reading -------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
-async def find_entries(app: OneTool, section: str, names: Iterable[str]) -> dict[str, SettingsEntry]:
-    """Return entries of the settings, without values if a program passed them, or if they cannot be read."""
+async def find_entries(
+    app: OneTool, section: str, names: Iterable[str]
+) -> dict[str, SettingsEntry]:
+    """Return entries of the settings, without values if a program passed them, or if they cannot be
+    read.
+    """
     return await run_in_thread(_find_entries, app, section, tuple(names))
 
 
@@ -191,12 +220,16 @@ def _find_entries(app: OneTool, section: str, names: tuple[str, ...]) -> dict[st
     editor = app.state.settings.open_editor(app.directories, app.environment)
     items = [editor.find(section, name) for name in names]
     return {
-        item.name: SettingsEntry(file=str(item.file), etag=item.etag, values=mask(app, item.value or {}))
+        item.name: SettingsEntry(
+            file=str(item.file), etag=item.etag, values=mask(app, item.value or {})
+        )
         for item in items
     }
 
 
 def mask(app: OneTool, values: JsonMapping) -> JsonObject:
     """Return the values of a settings file without what looks like a secret."""
-    data: JsonObject = Redactor(find_secrets(values)).redact_data(app.redact.redact_data(dict(values)))
+    data: JsonObject = Redactor(find_secrets(values)).redact_data(
+        app.redact.redact_data(dict(values))
+    )
     return data

@@ -18,7 +18,9 @@ from onetool.util.token_ids import APPROVE
 
 
 class SignInRequest(ApiModel):
-    account: Annotated[str, Field(max_length=200, description="Account of the server; the first by default")] = ""
+    account: Annotated[
+        str, Field(max_length=200, description="Account of the server; the first by default")
+    ] = ""
 
 
 class SignOutQuery(Query):
@@ -26,7 +28,9 @@ class SignOutQuery(Query):
 
 
 class SignInStarted(ApiModel):
-    url: str = Field(description="URL of the authorization server, to be opened in the same browser")
+    url: str = Field(
+        description="URL of the authorization server, to be opened in the same browser"
+    )
 
 
 class SignOut(ApiModel):
@@ -36,11 +40,17 @@ class SignOut(ApiModel):
 class ServerSignIn(ApiModel):
     name: str = Field(description="Name of the server")
     account: str | None = None
-    agent: str | None = Field(default=None, description="Agent of the sign-in; null if all agents share it")
+    agent: str | None = Field(
+        default=None, description="Agent of the sign-in; null if all agents share it"
+    )
     signed_in: bool
-    user: str | None = Field(default=None, description="Name of the user, if the authorization server sent it")
+    user: str | None = Field(
+        default=None, description="Name of the user, if the authorization server sent it"
+    )
     expires_at: str | None = Field(default=None, description="Expiry of the current token")
-    refreshes: bool = Field(default=False, description="Whether the token is refreshed without a person")
+    refreshes: bool = Field(
+        default=False, description="Whether the token is refreshed without a person"
+    )
     scope: str | None = None
     issuer: str | None = None
 
@@ -55,7 +65,9 @@ class ServerSignInList(ApiModel):
     APPROVE,
     "reading sign-ins",
 )
-async def list_sign_ins(app: OneTool, person: Person, *, of_all_agents: bool = False) -> ServerSignInList:
+async def list_sign_ins(
+    app: OneTool, person: Person, *, of_all_agents: bool = False
+) -> ServerSignInList:
     """List servers and whether the agent is signed in."""
     sign_ins = list[ServerSignIn]()
     for name, server in app.settings.servers.items():
@@ -65,8 +77,12 @@ async def list_sign_ins(app: OneTool, person: Person, *, of_all_agents: bool = F
         if of_all_agents:
             identities = await app.sign_ins.list_identities(target)
         else:
-            identities = [identify(target, account, person.agent_name) for account in target.accounts or ("",)]
-        is_needed = not target.is_optional or app.servers.upstream(name).main.state == "sign_in_required"
+            identities = [
+                identify(target, account, person.agent_name) for account in target.accounts or ("",)
+            ]
+        is_needed = (
+            not target.is_optional or app.servers.upstream(name).main.state == "sign_in_required"
+        )
         for identity in identities:
             sign_in = await describe_sign_in(app, identity)
             if is_needed or sign_in.signed_in:
@@ -75,7 +91,9 @@ async def list_sign_ins(app: OneTool, person: Person, *, of_all_agents: bool = F
 
 
 async def describe_sign_in(app: OneTool, identity: Identity) -> ServerSignIn:
-    return ServerSignIn.model_validate({"name": identity.target.name, **await app.sign_ins.describe(identity)})
+    return ServerSignIn.model_validate(
+        {"name": identity.target.name, **await app.sign_ins.describe(identity)}
+    )
 
 
 @action(
@@ -94,7 +112,10 @@ async def sign_out(app: OneTool, person: Person, name: str, query: SignOutQuery)
 async def sign_out_all(
     app: OneTool, person: Person, name: str, *, account: str | None = None, agent: str | None = None
 ) -> list[str]:
-    """End the sign-ins of all accounts and agents, or of these. Return the labels of those that were signed in."""
+    """End the sign-ins of all accounts and agents, or of these.
+
+    Return the labels of those that were signed in.
+    """
     target = await app.sign_ins.find_target(name)
     if account and account not in target.accounts:
         raise ToolError(describe_unknown_account(name, account, target.accounts))
@@ -115,12 +136,18 @@ async def _end(app: OneTool, person: Person, identities: list[Identity]) -> list
     for identity in identities:
         if await app.sign_ins.sign_out(identity):
             ended.append(identity.label)
-        app.audit.change("sign_in.ended", [identity.label], actor=person.name, transport=person.transport)
+        app.audit.change(
+            "sign_in.ended", [identity.label], actor=person.name, transport=person.transport
+        )
     return ended
 
 
-async def begin_sign_in(app: OneTool, person: Person, identity: Identity, redirect_uri: str) -> PendingSignIn:
+async def begin_sign_in(
+    app: OneTool, person: Person, identity: Identity, redirect_uri: str
+) -> PendingSignIn:
     """Start a sign-in, which a person continues in a browser."""
     pending = await app.sign_ins.begin(identity, redirect_uri)
-    app.audit.change("sign_in.started", [identity.label], actor=person.name, transport=person.transport)
+    app.audit.change(
+        "sign_in.started", [identity.label], actor=person.name, transport=person.transport
+    )
     return pending

@@ -66,7 +66,9 @@ async def accept_snippet(
         is_same = describe(snippet).digest == body.digest
         if not is_same or not await run_in_thread(_accept, app, snippet, person.name):
             message = f"${snippet.name} was changed meanwhile; nothing was accepted"
-            raise AdminError("precondition_failed", message, {"name": snippet.name}, hint="run the command again")
+            raise AdminError(
+                "precondition_failed", message, {"name": snippet.name}, hint="run the command again"
+            )
     return describe(await run_in_thread(find_snippet, app, agent, name))
 
 
@@ -90,7 +92,9 @@ def find_snippet(app: OneTool, agent: str, name: str) -> SavedSnippet:
         if (snippet.agent, snippet.name) == (agent, name):
             return snippet
     message = f"agent {agent} has no saved snippet {quote(name)}"
-    raise AdminError("not_found", message, {"name": name}, hint="list them with `onetool snippets list`")
+    raise AdminError(
+        "not_found", message, {"name": name}, hint="list them with `onetool snippets list`"
+    )
 
 
 def describe(snippet: SavedSnippet) -> SavedSnippetInfo:
@@ -103,10 +107,15 @@ def describe(snippet: SavedSnippet) -> SavedSnippetInfo:
         run=snippet.run,
         saved=in_utc(snippet.at, "seconds"),
         accepted_by=snippet.accepted_by,
-        digest=compute_etag([snippet.name, snippet.description, dict(snippet.params), snippet.body]),
+        digest=compute_etag(
+            [snippet.name, snippet.description, dict(snippet.params), snippet.body]
+        ),
     )
 
 
 def _accept(app: OneTool, snippet: SavedSnippet, by: str) -> bool:
-    """Accept a snippet unless it has changed. One that is accepted by the same person stays as it is."""
+    """Accept a snippet unless it has changed.
+
+    One that is accepted by the same person stays as it is.
+    """
     return app.state.snippets.accept(snippet, by) or snippet in app.state.snippets.list_all()

@@ -49,7 +49,10 @@ class SpendingQuery(Query):
 
 
 class SpendingRow(ApiModel):
-    """The use of a token or subject in a month. `actor` is empty for clients of the machine, without a token."""
+    """The use of a token or subject in a month.
+
+    `actor` is empty for clients of the machine, without a token.
+    """
 
     month: str
     actor: str
@@ -57,7 +60,9 @@ class SpendingRow(ApiModel):
     runs: Count
     calls: Count
     failed: Count
-    answer_tokens: Count = Field(description="Tokens of answers, which the model of the client read (estimated)")
+    answer_tokens: Count = Field(
+        description="Tokens of answers, which the model of the client read (estimated)"
+    )
     result_tokens: Count = Field(description="Tokens of the results of tools (estimated)")
     cost: float = Field(description="Sum of `cost_per_call` of the called tools")
     last_used: Time
@@ -97,8 +102,12 @@ def _summarize(app: OneTool, query: StatisticsQuery, agent: str | None) -> ApiMo
     recorder.flush()  # include calls that just ended
     name = app.registry.aliases.get(query.tool, query.tool) or None
     settings = app.settings.stats
-    values = summarize(recorder.database, query.period, name, agent=agent, round_trip_ms=settings.round_trip_ms)
-    return Statistics.model_validate({**values, "is_enabled": settings.enabled, "problem": recorder.problem or ""})
+    values = summarize(
+        recorder.database, query.period, name, agent=agent, round_trip_ms=settings.round_trip_ms
+    )
+    return Statistics.model_validate(
+        {**values, "is_enabled": settings.enabled, "problem": recorder.problem or ""}
+    )
 
 
 @action("GET /api/spending", "What each token used")
@@ -106,7 +115,9 @@ async def list_spending(app: OneTool, person: Person, query: SpendingQuery) -> S
     """Get the use of each token per month."""
     month = query.month
     if month and not MONTH.fullmatch(month):
-        raise AdminError("invalid", f"month: {month!r} is not a month, such as 2027-01", {"parameter": "month"})
+        raise AdminError(
+            "invalid", f"month: {month!r} is not a month, such as 2027-01", {"parameter": "month"}
+        )
     rows = await _read_all(app, person, spending.list_spending, month or None)
     return SpendingList(spending=[SpendingRow.model_validate(row) for row in rows])
 
@@ -114,11 +125,13 @@ async def list_spending(app: OneTool, person: Person, query: SpendingQuery) -> S
 @action("GET /api/errors", "Failures in groups, the latest first")
 async def list_errors(app: OneTool, person: Person) -> ErrorGroupList:
     """List failures in groups."""
-    groups = sorted(await _read_all(app, person, details.list_failures), key=lambda group: -group.last_at)
+    groups = sorted(
+        await _read_all(app, person, details.list_failures), key=lambda group: -group.last_at
+    )
     return ErrorGroupList(errors=[ErrorGroup.model_validate(group) for group in groups])
 
 
-# --- sources -------------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------
 
 
 def list_states(app: OneTool, person: Person) -> list[list[State]]:
@@ -132,7 +145,9 @@ def list_states(app: OneTool, person: Person) -> list[list[State]]:
     return list(states.values())
 
 
-async def _read_all(app: OneTool, person: Person, function: Callable[..., list[T]], *arguments: object) -> list[T]:
+async def _read_all(
+    app: OneTool, person: Person, function: Callable[..., list[T]], *arguments: object
+) -> list[T]:
     """Return the rows of all sources that the person may see."""
     rows: list[T] = []
     for states in list_states(app, person):
@@ -140,10 +155,13 @@ async def _read_all(app: OneTool, person: Person, function: Callable[..., list[T
     return rows
 
 
-async def read(person: Person, states: list[State], function: Callable[..., T], *arguments: object) -> T | None:
+async def read(
+    person: Person, states: list[State], function: Callable[..., T], *arguments: object
+) -> T | None:
     """Read statistics after writing what is queued.
 
-    Over REST, return None if that fails, because the health check reports it and there may be other sources.
+    Over REST, return None if that fails, because the health check reports it and there may be other
+    sources.
     """
 
     def flush_and_read() -> T | None:

@@ -1,4 +1,6 @@
-"""Copy all state from files to PostgreSQL. What the database has already is kept, so it can be repeated.
+"""Copy all state from files to PostgreSQL.
+
+What the database has already is kept, so it can be repeated.
 
 Every kind is verified: each item of the files exists in the database afterwards.
 """
@@ -36,7 +38,14 @@ from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, Transaction
 from onetool.state.stats import rollup, spending
 from onetool.state.stats.database import StatisticsFile
-from onetool.state.stats.record import CALL_COLUMNS, LAST_ROWS, RUN_COLUMNS, CallRecord, Record, insert_records
+from onetool.state.stats.record import (
+    CALL_COLUMNS,
+    LAST_ROWS,
+    RUN_COLUMNS,
+    CallRecord,
+    Record,
+    insert_records,
+)
 from onetool.state.stats.tables import ADD_USES
 from onetool.state.storage import BUILT_IN_STATES, State
 from onetool.util.clock_watch import ClockWatch
@@ -71,7 +80,9 @@ class Places(NamedTuple):
 def transfer(loaded: Loaded, url: str) -> dict[str, int]:
     """Copy all state to the database and return the number of verified items of each kind."""
     if not url.startswith(SCHEMES):
-        raise ToolError(f"invalid store {url!r}", hint="use a URL such as postgresql://user@host/database")
+        raise ToolError(
+            f"invalid store {url!r}", hint="use a URL such as postgresql://user@host/database"
+        )
     settings = loaded.settings.model_copy(update={"store": url})
     opened = replace(loaded, settings=settings)
     state = open_state(opened)
@@ -89,7 +100,10 @@ def _reject_writers(loaded: Loaded) -> None:
     if servers:
         raise ToolError(
             f"cannot copy the state while servers write it: {', '.join(servers)}",
-            hint="stop them first (`onetool daemon stop` for the shared server), then repeat the command",
+            hint=(
+                "stop them first (`onetool daemon stop` for the shared server), then repeat the"
+                " command"
+            ),
         )
 
 
@@ -103,7 +117,7 @@ def _verify(kind: str, source: Iterable[Any], target: Iterable[Any]) -> int:
     return len(items)
 
 
-# --- runs and sessions ------------------------------------------------------------------------------------------------
+# --- runs and sessions ----------------------------------------------------------------------------
 
 
 class Table(NamedTuple):
@@ -116,8 +130,12 @@ class Table(NamedTuple):
 
 
 RUN_TABLES = (
-    Table("runs", ("id", "agent", "state", "owner", "expires", "ended", "sealed"), "rowid", "run {id}"),
-    Table("calls", ("run", "number", "state", "sealed"), "run, number", "call {number} of run {run}"),
+    Table(
+        "runs", ("id", "agent", "state", "owner", "expires", "ended", "sealed"), "rowid", "run {id}"
+    ),
+    Table(
+        "calls", ("run", "number", "state", "sealed"), "run, number", "call {number} of run {run}"
+    ),
     Table("grants", ("id", "agent", "run", '"left"', "expires", "sealed"), "rowid", "grant {id}"),
     Table("sent_calls", ("run", "number", "attempt", "permit", "at"), "run, number"),
 )
@@ -128,7 +146,10 @@ SESSION_TABLES = (
 
 
 def _copy_tables(places: Places, source: SealedDatabase, kind: str, tables: Iterable[Table]) -> int:
-    """Copy the rows that the database lacks, sealed with its key. Return the number of rows of the first table."""
+    """Copy the rows that the database lacks, sealed with its key.
+
+    Return the number of rows of the first table.
+    """
     counts = []
     for table in tables:
         columns = ", ".join(table.columns)
@@ -157,7 +178,7 @@ def _copy_sessions(places: Places) -> int:
         return _copy_tables(places, store.database, session_store.KIND, SESSION_TABLES)
 
 
-# --- documents --------------------------------------------------------------------------------------------------------
+# --- documents ------------------------------------------------------------------------------------
 
 
 def _copy_documents(choose: Callable[[State], Documents], places: Places) -> int:
@@ -186,10 +207,15 @@ def _copy_snippets(places: Places) -> int:
 
     def add_missing(current: list[SavedSnippet]) -> list[SavedSnippet]:
         names = set(map(_identify_snippet, current))
-        return [*current, *(snippet for snippet in saved if _identify_snippet(snippet) not in names)]
+        return [
+            *current,
+            *(snippet for snippet in saved if _identify_snippet(snippet) not in names),
+        ]
 
     target.change(add_missing)
-    return _verify("snippets", map(_identify_snippet, saved), map(_identify_snippet, target.list_all()))
+    return _verify(
+        "snippets", map(_identify_snippet, saved), map(_identify_snippet, target.list_all())
+    )
 
 
 def _identify_snippet(snippet: SavedSnippet) -> tuple[str, str]:
@@ -212,7 +238,7 @@ def _copy_tokens(places: Places) -> int:
     return _verify("tokens", (token.name for token in tokens), target.names())
 
 
-# --- logs -------------------------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------------------
 
 
 def _copy_audit(places: Places) -> int:
@@ -259,7 +285,7 @@ def _select_missing(source: Iterable[T], target: Iterable[T]) -> list[T]:
     return missing
 
 
-# --- bundles and results ----------------------------------------------------------------------------------------------
+# --- bundles and results --------------------------------------------------------------------------
 
 
 def _copy_bundles(places: Places) -> int:
@@ -273,7 +299,10 @@ def _copy_bundles(places: Places) -> int:
         new = [path for path in paths if path not in present]
         if new:
             version = transaction.announce(KIND)
-            rows = [(KIND, path, version, values.seal(path, version, (root / path).read_bytes())) for path in new]
+            rows = [
+                (KIND, path, version, values.seal(path, version, (root / path).read_bytes()))
+                for path in new
+            ]
             transaction.executemany(PUT, rows)
     return _verify("bundles", paths, _read_bundles(places))
 
@@ -302,7 +331,9 @@ def _copy_results(places: Places) -> int:
 
 
 def _list_result_parts(places: Places) -> set[tuple[str, str]]:
-    return {(handle, part) for handle, part in places.database.select("SELECT handle, part FROM files")}
+    return {
+        (handle, part) for handle, part in places.database.select("SELECT handle, part FROM files")
+    }
 
 
 def _copy_part(places: Places, kind: str, handle: str, part: str, file: Path) -> None:
@@ -313,11 +344,16 @@ def _copy_part(places: Places, kind: str, handle: str, part: str, file: Path) ->
         with suppress(ValueError, TypeError, AttributeError):  # content that is not a JSON object
             agent = str(json.loads(content).get("agent", ""))
     chunks = (content[start : start + CHUNK_BYTES] for start in range(0, len(content), CHUNK_BYTES))
-    rows = PartRows(places.database, str(places.loaded.directories.working_dir), ClockWatch(lambda: modified), kind)
+    rows = PartRows(
+        places.database,
+        str(places.loaded.directories.working_dir),
+        ClockWatch(lambda: modified),
+        kind,
+    )
     rows.publish(handle, cast("Part", part), chunks, agent)
 
 
-# --- statistics -------------------------------------------------------------------------------------------------------
+# --- statistics -----------------------------------------------------------------------------------
 
 
 # The tables, and what happens to rows that exist.
@@ -333,7 +369,10 @@ STATISTICS_TABLES = {
     "spending": spending.MERGE,
     "usage": ADD_USES,
 }
-ALL_CALLS = f"SELECT coalesce(sum(count), 0) FROM rollups WHERE width = {rollup.BLOCK} AND kind = {rollup.ALL_CALLS}"
+ALL_CALLS = (
+    f"SELECT coalesce(sum(count), 0) FROM rollups WHERE width = {rollup.BLOCK} AND kind ="
+    f" {rollup.ALL_CALLS}"
+)
 MARKER = "SELECT version, content FROM onetool.documents WHERE kind = 'migrated' AND name = ?"
 PUT_MARKER = """
 INSERT INTO onetool.documents VALUES ('migrated', ?, ?, ?)
@@ -342,7 +381,10 @@ ON CONFLICT (kind, name) DO UPDATE SET version = excluded.version, content = exc
 
 
 def _copy_statistics(places: Places) -> int:
-    """Copy the statistics, or what was added to them since they were last copied. Return the number of calls."""
+    """Copy the statistics, or what was added to them since they were last copied.
+
+    Return the number of calls.
+    """
     file = places.data / "stats" / "stats.db"
     if not file.exists():
         return 0
@@ -363,7 +405,9 @@ def _copy_statistics(places: Places) -> int:
             target.execute(PUT_MARKER, (name, version, json.dumps(last).encode()))
             copied = _count_calls(target)
             if copied < count:
-                raise StorageError(f"the copy of statistics has {copied} of {count} calls", hint="repeat it")
+                raise StorageError(
+                    f"the copy of statistics has {copied} of {count} calls", hint="repeat it"
+                )
 
         places.rows.recorder.database.write(copy)
     return count

@@ -1,4 +1,7 @@
-"""Bundles and stored tools: list, search, get, create, enable, disable and delete them. The store validates."""
+"""Bundles and stored tools: list, search, get, create, enable, disable and delete them.
+
+The store validates.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Self
@@ -59,7 +62,9 @@ class BundlesQuery(StoredQuery):
 
 
 class StoredToolsQuery(StoredQuery):
-    tags: Tags | None = Field(default=None, description=f"Only tools with any of these tags; {LIST_DESCRIPTION}")
+    tags: Tags | None = Field(
+        default=None, description=f"Only tools with any of these tags; {LIST_DESCRIPTION}"
+    )
     bundle_ids: Ids | None = BUNDLE_IDS
     page_size: Size = Field(
         default=DEFAULT_PAGE_SIZE,
@@ -90,9 +95,15 @@ class ToolBody(ToolDraft):
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
-                {"properties": {"type": {"const": "http"}, "pythonImpl": {"type": "null"}}, "required": ["httpImpl"]},
                 {
-                    "properties": {"type": {"enum": ["python", "go"]}, "httpImpl": {"type": "null"}},
+                    "properties": {"type": {"const": "http"}, "pythonImpl": {"type": "null"}},
+                    "required": ["httpImpl"],
+                },
+                {
+                    "properties": {
+                        "type": {"enum": ["python", "go"]},
+                        "httpImpl": {"type": "null"},
+                    },
                     "required": ["pythonImpl"],
                 },
             ]
@@ -114,7 +125,7 @@ class FoundToolPage(PageResponse):
     tools: Annotated[list[FoundTool], Field(max_length=MAX_PAGE_SIZE)]
 
 
-# --- bundles ---------------------------------------------------------------------------------------------------------
+# --- bundles --------------------------------------------------------------------------------------
 
 
 @action("GET /tools/bundles", "A page of bundles", READ)
@@ -145,7 +156,11 @@ async def get_bundle(app: OneTool, _person: Person, bundle_id: str) -> Bundle:
     created="The bundle was created",
 )
 async def put_bundle(
-    app: OneTool, person: Person, bundle_id: str, draft: BundleBody, precondition: Precondition = NO_CONDITION
+    app: OneTool,
+    person: Person,
+    bundle_id: str,
+    draft: BundleBody,
+    precondition: Precondition = NO_CONDITION,
 ) -> tuple[Bundle, bool]:
     """Create or replace a bundle."""
 
@@ -176,18 +191,26 @@ async def put_bundle(
     errors=("builtin_read_only",),
 )
 async def set_bundle_enabled(
-    app: OneTool, person: Person, bundle_id: str, switch: SwitchBody, precondition: Precondition = NO_CONDITION
+    app: OneTool,
+    person: Person,
+    bundle_id: str,
+    switch: SwitchBody,
+    precondition: Precondition = NO_CONDITION,
 ) -> Bundle:
     """Enable or disable a bundle."""
 
     def change(store: BundleStore) -> Bundle:
-        bundle = store.set_bundle_enabled(bundle_id, switch, _make_check(app, person, switch, precondition))
+        bundle = store.set_bundle_enabled(
+            bundle_id, switch, _make_check(app, person, switch, precondition)
+        )
         person.mark_disabled(app, _list_names(bundle), on=bundle.is_enabled)
         return bundle
 
     async with person.changing(app, "bundle.patch", [bundle_id]) as facts:
         bundle = await app.bundles.write(change)
-        facts.update(action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug])
+        facts.update(
+            action=f"bundle.{'enabled' if bundle.is_enabled else 'disabled'}", names=[bundle.slug]
+        )
     return bundle
 
 
@@ -224,11 +247,13 @@ async def delete_bundle_with_tools(app: OneTool, person: Person, bundle_id: str)
     return names
 
 
-# --- tools -----------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 
 @action("GET /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}", "The tool", READ)
-async def get_tool(app: OneTool, person: Person, bundle_id: str, tool_slug: str, version: str) -> StoredToolView:
+async def get_tool(
+    app: OneTool, person: Person, bundle_id: str, tool_slug: str, version: str
+) -> StoredToolView:
     """Get a tool."""
     tool = await find_tool(app, bundle_id, tool_slug, version)
     if not may_see(person.open_context(app), tool):
@@ -238,7 +263,9 @@ async def get_tool(app: OneTool, person: Person, bundle_id: str, tool_slug: str,
 
 async def find_tool(app: OneTool, bundle_id: str, tool_slug: str, version: str) -> StoredTool:
     """Return a version of a tool with its current state."""
-    return await _refresh(app, await app.bundles.read(lambda store: store.get_tool(bundle_id, tool_slug, version)))
+    return await _refresh(
+        app, await app.bundles.read(lambda store: store.get_tool(bundle_id, tool_slug, version))
+    )
 
 
 @action(
@@ -264,7 +291,9 @@ async def put_tool(
         def check(current: Bundle | StoredTool | None) -> None:
             precondition.check(current)
             if current is None and draft.get("isEnabled") is True:
-                person.require_enabling(app, list_names(store.get_bundle(bundle_id).slug, tool_slug, version))
+                person.require_enabling(
+                    app, list_names(store.get_bundle(bundle_id).slug, tool_slug, version)
+                )
 
         tool = store.put_tool(bundle_id, tool_slug, version, draft, check)
         if tool.is_enabled:
@@ -331,7 +360,7 @@ async def delete_tool(
         await app.bundles.write(lambda store: store.delete_tool(*path, precondition.check))
 
 
-# --- all bundles -----------------------------------------------------------------------------------------------------
+# --- all bundles ----------------------------------------------------------------------------------
 
 
 @action("GET /tools/tools /tools", "A page of tools", READ)
@@ -356,16 +385,23 @@ async def search_tools(app: OneTool, person: Person, query: StoredSearchQuery) -
     """Search the tools of all bundles."""
 
     def fetch(store: BundleStore, size: int, token: str | None) -> Page[Any]:
-        return store.search(query.q, include_disabled=query.include_disabled, size=size, token=token)
+        return store.search(
+            query.q, include_disabled=query.include_disabled, size=size, token=token
+        )
 
     tools, token = await _fill_page(app, person, query, fetch)
     return FoundToolPage(tools=tools, next_page_token=token)
 
 
 async def _fill_page(
-    app: OneTool, person: Person, query: StoredQuery, fetch: Callable[[BundleStore, int, str | None], Page[Any]]
+    app: OneTool,
+    person: Person,
+    query: StoredQuery,
+    fetch: Callable[[BundleStore, int, str | None], Page[Any]],
 ) -> tuple[list[Any], str]:
-    """Return a full page of the tools to show, reading further pages if needed, and the token of the next page."""
+    """Return a full page of the tools to show, reading further pages if needed, and the token of
+    the next page.
+    """
     context = person.open_context(app)
     await app.discover(set())  # loads functions without waiting for upstream servers
 
@@ -375,7 +411,11 @@ async def _fill_page(
         while True:
             page = fetch(store, query.page_size - len(items), token)
             tools = [app.bundles.apply_state(item.to_view()) for item in page.items]
-            items += [tool for tool in tools if (query.include_disabled or tool.in_use) and may_see(context, tool)]
+            items += [
+                tool
+                for tool in tools
+                if (query.include_disabled or tool.in_use) and may_see(context, tool)
+            ]
             token = page.next_token
             if token is None or len(items) == query.page_size:
                 return items, token or ""
@@ -383,7 +423,7 @@ async def _fill_page(
     return await app.bundles.read(read)
 
 
-# --- helpers ---------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 def may_see(context: ToolContext, stored: StoredTool) -> bool:
@@ -394,7 +434,9 @@ def may_see(context: ToolContext, stored: StoredTool) -> bool:
 def _make_check(
     app: OneTool, person: Person, switch: JsonMapping, precondition: Precondition
 ) -> Callable[[Bundle | StoredTool | None], None]:
-    """Return a function that raises if a bundle or tool must not be changed, or not be enabled by its names."""
+    """Return a function that raises if a bundle or tool must not be changed, or not be enabled by
+    its names.
+    """
 
     def check(current: Bundle | StoredTool | None) -> None:
         precondition.check(current)

@@ -1,7 +1,8 @@
-"""Create, list and revoke tokens: in the user's settings file, or in the store if the settings have one.
+"""Create, list and revoke tokens: in the user's settings file, or in the store if the settings have
+one.
 
-A change takes effect at once. Nobody gives a token more rights than the own one, and `owner` comes from the command
-line only.
+A change takes effect at once. Nobody gives a token more rights than the own one, and `owner` comes
+from the command line only.
 """
 
 import re
@@ -60,7 +61,9 @@ class TokenDraft(ApiModel):
     name: Annotated[str, WithJsonSchema({"type": "string", "maxLength": 64})] = Field(
         description="Name, such as laptop"
     )
-    agent: Annotated[str, Field(max_length=200, description="Agent of clients that use the token")] = "default"
+    agent: Annotated[
+        str, Field(max_length=200, description="Agent of clients that use the token")
+    ] = "default"
     scope: Literal["use", "approve", "admin", "owner"] = Field(
         default="use", description="What the token may do; `owner` only with the command line"
     )
@@ -92,7 +95,9 @@ async def list_tokens(app: OneTool, person: Person) -> TokenList:
     """List tokens."""
     accepted = await run_in_thread(_list_accepted, app)
     tokens = await run_in_thread(lambda: [_describe(app, token, person) for token in accepted])
-    return TokenList(tokens=tokens, agents=sorted(app.settings.agents), scopes=_list_grantable(person))
+    return TokenList(
+        tokens=tokens, agents=sorted(app.settings.agents), scopes=_list_grantable(person)
+    )
 
 
 @action(
@@ -131,12 +136,18 @@ async def revoke_token(app: OneTool, person: Person, name: str) -> RevokedToken:
     return RevokedToken(revoked=name)
 
 
-# --- who may do what ---------------------------------------------------------------------------------------------
+# --- who may do what ------------------------------------------------------------------------------
 
 
 def _list_grantable(person: Person) -> list[str]:
-    """Return the scopes that a person may give to a token: not more than its own, and `owner` on the command line."""
-    return [scope for scope in SCOPES if person.has_scope(scope) and (scope != OWNER or person.transport == "cli")]
+    """Return the scopes that a person may give to a token: not more than its own, and `owner` on
+    the command line.
+    """
+    return [
+        scope
+        for scope in SCOPES
+        if person.has_scope(scope) and (scope != OWNER or person.transport == "cli")
+    ]
 
 
 def _check_grant(app: OneTool, person: Person, draft: TokenDraft) -> None:
@@ -146,12 +157,17 @@ def _check_grant(app: OneTool, person: Person, draft: TokenDraft) -> None:
     details = {"required": OWNER}
     if draft.scope not in allowed:
         hint = f"create it with: {command} --scope {draft.scope}" if draft.scope == OWNER else ""
-        message = f"cannot create a token of scope '{draft.scope}' here: expected {', '.join(allowed)}"
+        message = (
+            f"cannot create a token of scope '{draft.scope}' here: expected {', '.join(allowed)}"
+        )
         raise AdminError("forbidden", message, details, hint=hint)
     if person.agent is None or person.has_scope(OWNER):
         return
     if draft.scope == ADMIN and draft.agent != person.agent:
-        message = f"cannot create a token of scope 'admin' for agent {draft.agent!r}: it could change your own agent"
+        message = (
+            f"cannot create a token of scope 'admin' for agent {draft.agent!r}: it could change"
+            " your own agent"
+        )
         raise AdminError("forbidden", message, details, hint=f"create it for agent {person.agent}")
     if draft.agent not in app.settings.agents:
         return  # reported when it is created
@@ -163,10 +179,13 @@ def _check_grant(app: OneTool, person: Person, draft: TokenDraft) -> None:
 
 def _check_files(app: OneTool) -> None:
     if not app.state.tokens.can_change(has_settings_files=app.live_settings.reader.has_files):
-        raise AdminError("forbidden", "the program that embeds OneTool sets the tokens: they cannot be changed here")
+        raise AdminError(
+            "forbidden",
+            "the program that embeds OneTool sets the tokens: they cannot be changed here",
+        )
 
 
-# --- changes; they block on the disk or the database ---------------------------------------------------------------
+# --- changes; they block on the disk or the database ----------------------------------------------
 
 
 async def _change(app: OneTool, change: Callable[[], T]) -> T:
@@ -210,7 +229,11 @@ def _create(app: OneTool, person: Person, draft: TokenDraft) -> CreatedToken:
         agent=draft.agent,
         scope=draft.scope,
         created=in_utc(now, "seconds"),
-        expires=None if draft.expires is None else in_utc(now + parse_duration(draft.expires, MAX_DAYS), "seconds"),
+        expires=(
+            None
+            if draft.expires is None
+            else in_utc(now + parse_duration(draft.expires, MAX_DAYS), "seconds")
+        ),
     )
     # The first token of a file of --config disables those of the user.
     notes = app.state.tokens.create(token, _list_accepted(app), may_replace=person.has_scope(OWNER))
@@ -224,14 +247,21 @@ def _create(app: OneTool, person: Person, draft: TokenDraft) -> CreatedToken:
 
 def _check_draft(app: OneTool, draft: TokenDraft) -> None:
     if not NAME.fullmatch(draft.name):
-        message = f"invalid token name {draft.name!r}: expected up to 64 letters, digits and _ . @ -"
+        message = (
+            f"invalid token name {draft.name!r}: expected up to 64 letters, digits and _ . @ -"
+        )
         raise AdminError("invalid", f"{message}, such as laptop")
     agents = app.settings.agents
     if draft.agent not in agents:
-        raise AdminError("invalid", f"unknown agent {quote(draft.agent)}: expected {', '.join(sorted(agents))}")
+        raise AdminError(
+            "invalid", f"unknown agent {quote(draft.agent)}: expected {', '.join(sorted(agents))}"
+        )
     tokens = app.state.tokens
     if draft.agent not in tokens.list_agents(agents):
-        reason = f"agent {quote(draft.agent)} is an agent of this project, but tokens are for all directories"
+        reason = (
+            f"agent {quote(draft.agent)} is an agent of this project, but tokens are for all"
+            " directories"
+        )
         raise AdminError("invalid", reason, hint=f"define it in {tokens.place}")
 
 
@@ -247,6 +277,11 @@ def _revoke(app: OneTool, person: Person, name: str, accepted: list[Token]) -> N
 
 
 def _record(app: OneTool, person: Person, change: str, name: str) -> None:
-    """Add the change to the history of the settings, where it cannot be undone. The audit log has it anyway."""
+    """Add the change to the history of the settings, where it cannot be undone.
+
+    The audit log has it anyway.
+    """
     with suppress(ToolError, OSError):
-        app.state.settings.history.add(new_entry(change, [name], actor=person.name, transport=person.transport))
+        app.state.settings.history.add(
+            new_entry(change, [name], actor=person.name, transport=person.transport)
+        )

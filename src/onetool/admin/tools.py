@@ -51,7 +51,9 @@ class ToolsQuery(PageQuery):
     q: str = Field(default="", description="Search text")
     pack: str = Field(default="", description="Only tools of this pack")
     kind: Kind | None = Field(default=None, description="Only tools of this kind")
-    is_enabled: Flag | None = Field(default=None, description="true: only enabled tools; false: only disabled tools")
+    is_enabled: Flag | None = Field(
+        default=None, description="true: only enabled tools; false: only disabled tools"
+    )
 
 
 class ToolLine(ApiModel):
@@ -65,7 +67,9 @@ class ToolLine(ApiModel):
     permissions: Permissions
     effects: list[Literal["read", "write", "exec", "external"]]
     is_idempotent: bool = Field(description="Whether a call may be repeated without harm")
-    labels: list[Literal["private", "untrusted"]] = Field(description="Labels of results, for the policy `guarded`")
+    labels: list[Literal["private", "untrusted"]] = Field(
+        description="Labels of results, for the policy `guarded`"
+    )
     is_enabled: bool
     disabled_reason: str = absent()
     etag: str = Field(default="", exclude=True)  # of the details, after a change
@@ -120,10 +124,12 @@ class ToolPage(PageResponse):
     unlisted: list[UnlistedServer] = absent([], "Servers whose tools are not loaded yet")
 
 
-# --- a list ----------------------------------------------------------------------------------------------------------
+# --- a list ---------------------------------------------------------------------------------------
 
 
-@action("GET /api/tools", "A page of tools; with q, best matches first", errors=("permission_denied",))
+@action(
+    "GET /api/tools", "A page of tools; with q, best matches first", errors=("permission_denied",)
+)
 async def list_tools(app: OneTool, person: Person, query: ToolsQuery) -> ToolPage:
     """List or search tools of every kind."""
     context = person.open_context(app)
@@ -136,7 +142,10 @@ async def list_tools(app: OneTool, person: Person, query: ToolsQuery) -> ToolPag
 def _make_page(
     app: OneTool, query: ToolsQuery, context: ToolContext, hits: list[Tool] | None, version: str
 ) -> ToolPage:
-    """Return a page sorted by name, or of the hits. The position of a tool is its name and its number."""
+    """Return a page sorted by name, or of the hits.
+
+    The position of a tool is its name and its number.
+    """
     tokens = PageTokens(partial(app.state.load_key, "pages"))
     filters = ["api", query.q, query.pack, query.kind, query.is_enabled, list(context.tools or ())]
     last, start = tokens.read(query.page_token or None, filters) or ("", 0)
@@ -144,7 +153,11 @@ def _make_page(
     criteria = CatalogFilter(query.pack, query.kind, query.is_enabled)
     if hits is None:
         catalog = ToolCatalog(app, context)
-        tools = list(islice(filter(None, map(catalog.get_tool, catalog.iter_names(criteria, last))), size + 1))
+        tools = list(
+            islice(
+                filter(None, map(catalog.get_tool, catalog.iter_names(criteria, last))), size + 1
+            )
+        )
         total = catalog.count(criteria)
     else:
         matching = list(filter(criteria.matches_tool, hits))
@@ -152,11 +165,17 @@ def _make_page(
         start = next(numbers, start)  # if the tool is gone, continue at the same position
         tools = matching[start : start + size + 1]
         total = len(matching)
-    items = [([tool.name, number], _summarize(tool)) for number, tool in enumerate(tools, start + 1)]
+    items = [
+        ([tool.name, number], _summarize(tool)) for number, tool in enumerate(tools, start + 1)
+    ]
     page = tokens.make_page(filters, size, items)
     unlisted = _list_unlisted(app, context)
     return ToolPage(
-        tools=page.items, total=total, version=version, unlisted=unlisted, next_page_token=page.next_token or ""
+        tools=page.items,
+        total=total,
+        version=version,
+        unlisted=unlisted,
+        next_page_token=page.next_token or "",
     )
 
 
@@ -164,11 +183,13 @@ def _list_unlisted(app: OneTool, context: ToolContext) -> list[UnlistedServer]:
     """Return the servers, and the bundle store, whose tools are not loaded yet."""
     missing = [UnlistedServer(**server._asdict()) for server in app.servers.list_unlisted(context)]
     if app.bundles.is_building:
-        missing.append(UnlistedServer(server="bundles", state="discovering", reason="building the index"))
+        missing.append(
+            UnlistedServer(server="bundles", state="discovering", reason="building the index")
+        )
     return missing
 
 
-# --- one -------------------------------------------------------------------------------------------------------------
+# --- one ------------------------------------------------------------------------------------------
 
 
 @action(
@@ -206,7 +227,9 @@ def _list_versions(app: OneTool, tool: Tool) -> list[StoredTool]:
         return []
     source = app.bundles
     bundle = source.store.bundle_by_slug(tool.pack)
-    versions = source.store.list_bundle_tools(bundle.id, tool.short_name) if bundle is not None else []
+    versions = (
+        source.store.list_bundle_tools(bundle.id, tool.short_name) if bundle is not None else []
+    )
     return sorted(map(source.apply_state, versions), key=attrgetter("modified_at"))
 
 
@@ -217,7 +240,11 @@ def _list_versions(app: OneTool, tool: Tool) -> list[StoredTool]:
     errors=("bundle_disabled",),
 )
 async def set_tool_enabled(
-    app: OneTool, person: Person, name: str, switch: SwitchBody, precondition: Precondition = NO_CONDITION
+    app: OneTool,
+    person: Person,
+    name: str,
+    switch: SwitchBody,
+    precondition: Precondition = NO_CONDITION,
 ) -> ToolLine:
     """Enable or disable a tool of any kind."""
     catalog = ToolCatalog(app, person.open_context(app))
@@ -235,9 +262,17 @@ async def set_tool_enabled(
         precondition.check(await run_in_thread(render, tool))
         version = name.partition("@")[2]
         # All versions, so that no other one takes over, or the one in the name.
-        versions = [one for one in await run_in_thread(_list_versions, app, tool) if version in {"", one.version}]
+        versions = [
+            one
+            for one in await run_in_thread(_list_versions, app, tool)
+            if version in {"", one.version}
+        ]
         if on:
-            names = [name for one in versions for name in (one.id, *list_names(tool.pack, one.slug, one.version))]
+            names = [
+                name
+                for one in versions
+                for name in (one.id, *list_names(tool.pack, one.slug, one.version))
+            ]
             person.require_enabling(app, names or [tool.name])
         facts["action"] = f"tool.{'enabled' if on else 'disabled'}"
         if get_kind(tool) == "bundle":
@@ -263,7 +298,10 @@ def _switch_versions(store: BundleStore, versions: list[StoredTool], *, on: bool
 
 
 def _get_usage(statistics: "StatisticsDatabase", name: str, agent: str | None) -> ToolUsage:
-    """Return the usage by one agent or by all. Unreadable statistics count as zero; the health check reports them."""
+    """Return the usage by one agent or by all.
+
+    Unreadable statistics count as zero; the health check reports them.
+    """
     try:
         counts = summary.get_usage(statistics, name, agent)
     except (ToolError, OSError):

@@ -21,14 +21,21 @@ def add_arguments(parser: ArgumentParser) -> None:
     check = actions.add("check", _check, "Show whether an agent may make a call, without making it")
     change = actions.add("set", _set, "Create an agent, or change its settings")
     remove = actions.add("remove", _remove, "Remove an agent from the settings")
-    check.add_argument("call", metavar="CALL", help="the call as code, such as 'fs.read(path=\"a.txt\")'")
-    check.add_argument("--agent", default="default", metavar="NAME", help="name of the agent (default: default)")
+    check.add_argument(
+        "call", metavar="CALL", help="the call as code, such as 'fs.read(path=\"a.txt\")'"
+    )
+    check.add_argument(
+        "--agent", default="default", metavar="NAME", help="name of the agent (default: default)"
+    )
     change.add_argument("name", metavar="NAME", help="name of the agent")
     change.add_argument(
         "values",
         nargs="+",
         metavar="KEY=VALUE",
-        help="setting and value, such as 'permissions=[read, network]', budgets.calls=100 or tools=null to unset it",
+        help=(
+            "setting and value, such as 'permissions=[read, network]', budgets.calls=100 or"
+            " tools=null to unset it"
+        ),
     )
     remove.add_argument("name", metavar="NAME", help="name of the agent")
     add_edit_options(change, chooses_file=True)
@@ -50,14 +57,19 @@ async def _list(command: Invocation) -> None:
 
     agents = (await command.do(list_agents)).agents
     details = [await command.do(get_agent, agent.name) for agent in agents]
-    command.show({"agents": [{"name": agent.name, **agent.effective} for agent in details]}, map(_render, agents))
+    command.show(
+        {"agents": [{"name": agent.name, **agent.effective} for agent in details]},
+        map(_render, agents),
+    )
 
 
 def _render(agent: "AgentInfo") -> str:
     tools = "all tools" if agent.tools is None else f"tools {', '.join(agent.tools) or 'none'}"
     hosts = "" if agent.hosts is None else f", hosts {', '.join(agent.hosts) or 'none'}"
     policy = agent.policy if isinstance(agent.policy, str) else f"{len(agent.policy)} rules"
-    return f"{agent.name}  [{', '.join(sorted(agent.permissions))}], {tools}{hosts}, policy {policy}"
+    return (
+        f"{agent.name}  [{', '.join(sorted(agent.permissions))}], {tools}{hosts}, policy {policy}"
+    )
 
 
 async def _check(command: Invocation) -> int:
@@ -77,12 +89,17 @@ async def _set(command: Invocation) -> None:
 
     patch = SettingsPatch(settings=_read_patch(command.options.values))
     query = command.edit_query
-    edited = await command.do(change_agent, command.options.name, query=query, body=patch, directory=command.directory)
+    edited = await command.do(
+        change_agent, command.options.name, query=query, body=patch, directory=command.directory
+    )
     command.show_edit(edited)
 
 
 def _read_patch(texts: list[str]) -> JsonObject:
-    """Return a JSON merge patch from values of dotted keys. Values are YAML, as in the settings file."""
+    """Return a JSON merge patch from values of dotted keys.
+
+    Values are YAML, as in the settings file.
+    """
     from onetool.util import yaml_loader
 
     patch: JsonObject = {}
@@ -90,7 +107,9 @@ def _read_patch(texts: list[str]) -> JsonObject:
         key, equals, value = text.partition("=")
         *parents, last = key.split(".")
         if not equals or not all([*parents, last]):
-            raise ToolError(f"invalid setting {quote(text)}: expected KEY=VALUE, such as policy=read-only")
+            raise ToolError(
+                f"invalid setting {quote(text)}: expected KEY=VALUE, such as policy=read-only"
+            )
         inner = patch
         for parent in parents:
             inner = inner.setdefault(parent, {})

@@ -1,6 +1,7 @@
 """Do what a REST route does, as the owner and without a server, and print the response.
 
-PATH may have query parameters: `onetool api GET '/api/runs?state=failed'`. The reference of REST lists all routes.
+PATH may have query parameters: `onetool api GET '/api/runs?state=failed'`. The reference of REST
+lists all routes.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -25,7 +26,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def check(options: Namespace) -> None:
     if not options.path.startswith("/"):
-        options.usage_error(f"invalid path {options.path!r}: expected a path of REST, such as /api/packs")
+        options.usage_error(
+            f"invalid path {options.path!r}: expected a path of REST, such as /api/packs"
+        )
 
 
 async def execute(command: Invocation) -> int:
@@ -43,7 +46,9 @@ async def execute(command: Invocation) -> int:
     headers = {"content-type": "application/json"} if options.data else {}
     transport = httpx2.ASGITransport(app=serve)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        response = await client.request(options.method, options.path, content=options.data, headers=headers)
+        response = await client.request(
+            options.method, options.path, content=options.data, headers=headers
+        )
     if response.is_error:
         command.output.error(f"onetool: {response.json()['error']['message']}\n")
         return FAILED

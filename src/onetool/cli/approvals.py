@@ -34,7 +34,10 @@ def _describe(approval: "Approval") -> Iterator[str]:
     short = approval.run[:SHORT_ID_CHARS]
     if approval.state == "halted":
         unknown = next(call.number for call in approval.calls if call.state == "unknown")
-        yield f"  To answer: onetool approve {short} --call {unknown} --happened | --not-happened | --repeat\n"
+        yield (
+            f"  To answer: onetool approve {short} --call {unknown} --happened | --not-happened |"
+            " --repeat\n"
+        )
     else:
         expires = f" It expires at {approval.expires}." if approval.expires else ""
         yield f"  To answer: onetool approve {short}, or onetool reject {short}.{expires}\n"

@@ -1,7 +1,7 @@
 """Approve calls of a run that wait.
 
-The command shows the calls and asks for confirmation in the terminal. Without a terminal, it needs a token of scope
-approve.
+The command shows the calls and asks for confirmation in the terminal. Without a terminal, it needs
+a token of scope approve.
 """
 
 import argparse
@@ -39,15 +39,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grant",
         metavar="PATTERN",
-        help="also allow further calls with the same arguments, except for patterns and for those that may be anything "
-        "(...), such as 'gh.create_issue(repo=\"me/*\", title=...)'",
+        help=(
+            "also allow further calls with the same arguments, except for patterns and for those"
+            " that may be anything (...), such as 'gh.create_issue(repo=\"me/*\", title=...)'"
+        ),
     )
-    parser.add_argument("--count", type=int, metavar="N", help="number of further calls (default: 1)")
+    parser.add_argument(
+        "--count", type=int, metavar="N", help="number of further calls (default: 1)"
+    )
     parser.add_argument(
         "--for",
         dest="duration",
         metavar="DURATION",
-        help="allow them in all runs of the agent for this time, such as 30m, 2h or 1d (default: in this run only)",
+        help=(
+            "allow them in all runs of the agent for this time, such as 30m, 2h or 1d (default: in"
+            " this run only)"
+        ),
     )
     outcomes = parser.add_mutually_exclusive_group()
     for outcome, text in (
@@ -55,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("not-happened", "the call did not happen; the code gets an error"),
         ("repeat", "make the call again"),
     ):
-        outcomes.add_argument(f"--{outcome}", dest="outcome", action="store_const", const=outcome, help=text)
+        outcomes.add_argument(
+            f"--{outcome}", dest="outcome", action="store_const", const=outcome, help=text
+        )
     add_decision_arguments(parser)
 
 
@@ -76,7 +85,9 @@ async def execute(command: Invocation) -> None:
     calls = _select_calls(waiting, options.call, "unknown" if options.outcome else "pending")
     numbers = [call.number for call in calls]
     choice = options.outcome or "approve"
-    request = DecisionRequest.parse({"decision": choice, "calls": numbers, "grants": _read_grants(options)})
+    request = DecisionRequest.parse(
+        {"decision": choice, "calls": numbers, "grants": _read_grants(options)}
+    )
     todo = f"Record as {options.outcome}: {{}}" if options.outcome else "Approve {}"
     done = f"Recorded {{}} as {options.outcome}" if options.outcome else "Approved {}"
     grants = _describe_grants(app, run, request)
@@ -87,7 +98,9 @@ def _select_calls(waiting: "Approval", numbers: Sequence[int], state: str) -> "l
     calls = {call.number: call for call in waiting.calls if call.state == state}
     if missing := [str(number) for number in numbers if number not in calls]:
         expected = f"expected {', '.join(map(str, calls))}" if calls else "none waits"
-        raise ToolError(f"call {', '.join(missing)} of run {waiting.run} does not wait for this: {expected}")
+        raise ToolError(
+            f"call {', '.join(missing)} of run {waiting.run} does not wait for this: {expected}"
+        )
     if not calls:
         first = waiting.calls[0].number
         raise ToolError(
@@ -106,7 +119,15 @@ def _read_grants(options: argparse.Namespace) -> list[JsonObject]:
     tool, patterns, varying = parse_pattern(options.grant)
     seconds = None if options.duration is None else parse_duration(options.duration, MAX_DAYS)
     count = 1 if options.count is None else options.count
-    return [{"tool": tool, "arguments": patterns, "varying": list(varying), "count": count, "seconds": seconds}]
+    return [
+        {
+            "tool": tool,
+            "arguments": patterns,
+            "varying": list(varying),
+            "count": count,
+            "seconds": seconds,
+        }
+    ]
 
 
 def _describe_grants(app: "OneTool", run: "RunRecord", request: "DecisionRequest") -> Iterator[str]:
@@ -122,9 +143,17 @@ def _describe_grants(app: "OneTool", run: "RunRecord", request: "DecisionRequest
             place = f"in all runs of agent {run.agent}, until {in_utc(grant.expires, 'seconds')}"
         yield f"Also allow {describe_grant(grant)}, {place}."
         calls = app.state.runs.list_calls(run.id, WAITING_STATES)
-        covered = [call for call in calls if covers(grant, call.tool, json.loads(call.arguments), call.definition)]
+        covered = [
+            call
+            for call in calls
+            if covers(grant, call.tool, json.loads(call.arguments), call.definition)
+        ]
         listed = ", ".join(str(call.number) for call in covered[:MAX_EXAMPLES])
         more = f" and {len(covered) - MAX_EXAMPLES} more" if len(covered) > MAX_EXAMPLES else ""
         others = len(calls) - len(covered)
         rest = f"; it does not cover {pluralize(others, 'other call')}" if others else ""
-        yield f"  It covers calls like {listed}{more}{rest}." if covered else "  It covers none of the waiting calls."
+        yield (
+            f"  It covers calls like {listed}{more}{rest}."
+            if covered
+            else "  It covers none of the waiting calls."
+        )

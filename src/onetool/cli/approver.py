@@ -30,7 +30,10 @@ YES = frozenset({"y", "yes"})
 
 
 def find_waiting(app: "OneTool", run_id: str) -> "tuple[RunRecord, Approval]":
-    """Return the run with this id or prefix, and its waiting calls. Raise if none waits, or if it waits elsewhere."""
+    """Return the run with this id or prefix, and its waiting calls.
+
+    Raise if none waits, or if it waits elsewhere.
+    """
     from onetool.admin.recorded_calls import describe_waiting, find_run
 
     run = find_run(app.state.runs, run_id)
@@ -47,7 +50,10 @@ def add_decision_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token",
         metavar="TOKEN",
-        help=f"token of scope approve, instead of a confirmation in the terminal (default: ${TOKEN_VARIABLE})",
+        help=(
+            "token of scope approve, instead of a confirmation in the terminal (default:"
+            f" ${TOKEN_VARIABLE})"
+        ),
     )
 
 
@@ -63,12 +69,15 @@ async def decide(
 ) -> None:
     """Let a person confirm a decision about calls, then apply and print it.
 
-    `todo` and `done` are sentences with `{}` for the calls. `more` are lines that a person reads after the calls.
+    `todo` and `done` are sentences with `{}` for the calls. `more` are lines that a person reads
+    after the calls.
     """
     from onetool.admin.approvals import decide_calls
 
     app = command.app
-    head = todo.format(f"{pluralize(len(calls), 'call')} of run {waiting.run} (agent {waiting.agent})")
+    head = todo.format(
+        f"{pluralize(len(calls), 'call')} of run {waiting.run} (agent {waiting.agent})"
+    )
     lines = [f"{head}:", *(line for call in calls for line in describe_call(call)), *more]
     person = await confirm_person(app, command.options.token, lines)
     numbers = (await decide_calls(app, person, waiting.run, request)).calls
@@ -121,16 +130,26 @@ def _check_token(app: "OneTool", given: str) -> "Person":
     token_hash = hash_token(given)
     token = tokens.find(token_hash)
     if token is None and tokens.is_expired(token_hash):
-        raise ToolError("the token has expired", hint="create one with `onetool token create NAME --scope approve`")
+        raise ToolError(
+            "the token has expired",
+            hint="create one with `onetool token create NAME --scope approve`",
+        )
     if token is None:
-        raise ToolError("unknown token", hint="create one with `onetool token create NAME --scope approve`")
+        raise ToolError(
+            "unknown token", hint="create one with `onetool token create NAME --scope approve`"
+        )
     if not includes_scope(token.scope, "approve"):
-        raise ToolError(f"token {token.name} has the scope {token.scope}: expected approve, admin or owner")
+        raise ToolError(
+            f"token {token.name} has the scope {token.scope}: expected approve, admin or owner"
+        )
     return Person(f"token {token.name}", token.scope, transport="cli")
 
 
 def find_terminal_approver(command: Invocation) -> "Approver | None":
-    """Return the person at the terminal, if the policy of the agent asks. The shared server has no terminal."""
+    """Return the person at the terminal, if the policy of the agent asks.
+
+    The shared server has no terminal.
+    """
     app = command.app
     agent = command.options.agent
     if app.config_error is not None or agent not in app.settings.agents:
@@ -146,7 +165,9 @@ def find_terminal_approver(command: Invocation) -> "Approver | None":
 
 
 def _make_terminal_approver(app: "OneTool") -> "Approver | None":
-    """Return the person at the controlling terminal, who is asked about calls of a run; None if nobody can be asked."""
+    """Return the person at the controlling terminal, who is asked about calls of a run; None if
+    nobody can be asked.
+    """
     from onetool.admin.recorded_calls import describe_waiting, find_run
     from onetool.runs.questions import APPROVE, Approver, Question
 
@@ -186,12 +207,15 @@ def _ask(lines: Iterable[str]) -> bool:
     except OSError:
         raise ToolError(
             "no terminal to confirm in",
-            hint=f"run the command in a terminal, or use --token TOKEN (or {TOKEN_VARIABLE}) of scope approve",
+            hint=(
+                f"run the command in a terminal, or use --token TOKEN (or {TOKEN_VARIABLE}) of"
+                " scope approve"
+            ),
         ) from None
     return answer.strip().lower() in YES
 
 
-# --- text ------------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def describe_call(call: "ApprovalCall") -> Iterator[str]:
@@ -201,7 +225,10 @@ def describe_call(call: "ApprovalCall") -> Iterator[str]:
         yield "     It was sent, but nobody knows whether it happened."
     elif call.reason:
         yield f"     {call.reason}"
-    yield from (f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+    yield from (
+        f"     {name}: {json.dumps(value, ensure_ascii=False)}"
+        for name, value in call.arguments.items()
+    )
 
 
 def describe_after(app: "OneTool", run_id: str) -> str:
@@ -210,4 +237,7 @@ def describe_after(app: "OneTool", run_id: str) -> str:
     if run is None or app.state.runs.is_alive(run.owner):
         return "The run continues."
     command = f"onetool run 'ot.run_result(\"{run.id}\")'"
-    return f"The run continues when a server runs in {run.directory or 'its directory'}. To continue it now: {command}"
+    return (
+        f"The run continues when a server runs in {run.directory or 'its directory'}. To continue"
+        f" it now: {command}"
+    )

@@ -22,25 +22,36 @@ FILTERS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=("call", "change", "decision", "started"), default="", help="kind of records")
+    parser.add_argument(
+        "--kind",
+        choices=("call", "change", "decision", "started"),
+        default="",
+        help="kind of records",
+    )
     for name, text in FILTERS.items():
         parser.add_argument(f"--{name}", default="", metavar=name.upper(), help=text)
     text = f"maximum number of records (default: {DEFAULT_LIMIT})"
     parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help=text)
-    parser.add_argument("--json-lines", action="store_true", help="print all matching records as they are stored")
+    parser.add_argument(
+        "--json-lines", action="store_true", help="print all matching records as they are stored"
+    )
 
 
 async def execute(command: Invocation) -> None:
     from onetool.admin.audit import AuditPageQuery, export_records, list_records
 
-    query = AuditPageQuery().model_copy(update={name: getattr(command.options, name) for name in ("kind", *FILTERS)})
+    query = AuditPageQuery().model_copy(
+        update={name: getattr(command.options, name) for name in ("kind", *FILTERS)}
+    )
     if command.options.json_lines:
         async for batch in await command.do(export_records, query):
             command.write_json_lines(batch)
         return
     records = await command.list_all(list_records, query, command.options.limit)
     lines = format_list(HEADINGS, map(_format_row, records))
-    command.show({"records": [record.model_dump() for record in records]}, lines, "No records match.")
+    command.show(
+        {"records": [record.model_dump() for record in records]}, lines, "No records match."
+    )
 
 
 def _format_row(record: "AuditRecord") -> tuple[str, ...]:

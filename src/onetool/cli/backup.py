@@ -1,6 +1,8 @@
-"""Save settings, bundles, token hashes, runs, statistics and the audit log in one file, or restore such a file.
+"""Save settings, bundles, token hashes, runs, statistics and the audit log in one file, or restore
+such a file.
 
-Servers may run meanwhile. `onetool backup restore FILE` writes the files of an archive, and replaces nothing.
+Servers may run meanwhile. `onetool backup restore FILE` writes the files of an archive, and
+replaces nothing.
 """
 
 import os
@@ -22,13 +24,22 @@ MAX_NAMES = 5
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.usage = "onetool backup [FILE] [--secrets] [--json]\n       onetool backup restore FILE [--json]"
-    parser.add_argument(
-        "file", metavar="FILE", nargs="?", help="archive to write (default: onetool-backup-TIME.tar.gz)"
+    parser.usage = (
+        "onetool backup [FILE] [--secrets] [--json]\n       onetool backup restore FILE [--json]"
     )
-    parser.add_argument("archive", metavar="ARCHIVE", nargs="?", help="with `restore`: archive to read")
     parser.add_argument(
-        "--secrets", action="store_true", help="include secrets.yaml, keys and sign-ins; store the archive safely"
+        "file",
+        metavar="FILE",
+        nargs="?",
+        help="archive to write (default: onetool-backup-TIME.tar.gz)",
+    )
+    parser.add_argument(
+        "archive", metavar="ARCHIVE", nargs="?", help="with `restore`: archive to read"
+    )
+    parser.add_argument(
+        "--secrets",
+        action="store_true",
+        help="include secrets.yaml, keys and sign-ins; store the archive safely",
     )
 
 
@@ -50,7 +61,9 @@ def _save(options: Namespace) -> int:
     name = options.file or time.strftime("onetool-backup-%Y%m%d-%H%M%S.tar.gz")
     target = Path.cwd() / name
     directories = loaded.directories
-    contents = write_archive(directories.data, target, secrets=options.secrets, config_file=directories.config_file)
+    contents = write_archive(
+        directories.data, target, secrets=options.secrets, config_file=directories.config_file
+    )
     notes = _list_notes(contents)
     with open_state(loaded) as state:
         notes += [state.backup_note] if state.backup_note else []
@@ -64,11 +77,13 @@ def _list_notes(contents: "Contents") -> list[str]:
     notes = []
     if contents.left_out:
         listed = _list_names(contents.left_out)
-        notes.append(f"not included, because they are secret: {listed}. Include them with --secrets")
+        notes.append(
+            f"not included, because they are secret: {listed}. Include them with --secrets"
+        )
     if contents.redacted:
         notes.append(
-            f"literal credentials were replaced by REDACTED in {_list_names(contents.redacted)}. Move them with "
-            "`onetool secret set NAME`, or include them with --secrets"
+            f"literal credentials were replaced by REDACTED in {_list_names(contents.redacted)}."
+            " Move them with `onetool secret set NAME`, or include them with --secrets"
         )
     return notes
 
@@ -87,10 +102,14 @@ def _restore(options: Namespace) -> int:
     if running := list_servers(directories.user):
         processes = ", ".join(str(entry.pid) for entry in running)
         raise ToolError(
-            f"servers are running (processes {processes})", hint="stop them first, or `onetool daemon stop`"
+            f"servers are running (processes {processes})",
+            hint="stop them first, or `onetool daemon stop`",
         )
     contents = restore_archive(Path.cwd() / options.archive, directories.data)
-    done = f"Restored {pluralize(contents.files, 'file')} in {directories.data}. Check them with: onetool doctor"
+    done = (
+        f"Restored {pluralize(contents.files, 'file')} in {directories.data}. Check them with:"
+        " onetool doctor"
+    )
     data = {"directory": str(directories.data), "files": contents.files, "bytes": contents.bytes}
     print_result(options, data, [done])
     return 0

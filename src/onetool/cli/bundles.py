@@ -49,11 +49,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     import_.set_defaults(server=None, auth=None, header=None, update=False, replace_edits=False)
     import_.set_defaults(disable_removed=False, write=False, dry_run=False, main=_import)
     for action in (delete, enable, disable):
-        action.add_argument("what", metavar=WHAT, help="a bundle, a tool (all versions) or a version of a tool")
+        action.add_argument(
+            "what", metavar=WHAT, help="a bundle, a tool (all versions) or a version of a tool"
+        )
     delete.add_argument("--yes", action="store_true", help="delete without asking")
     parser.set_defaults(all=False)
     for action in (parser, listing):
-        action.add_argument("--all", action="store_true", default=SUPPRESS, help="include disabled bundles")
+        action.add_argument(
+            "--all", action="store_true", default=SUPPRESS, help="include disabled bundles"
+        )
 
 
 def _import(options: Namespace) -> int:
@@ -62,7 +66,7 @@ def _import(options: Namespace) -> int:
     return import_bundle.main(options, options.file, import_bundle.read_content(options.file))
 
 
-# --- list ----------------------------------------------------------------------------------------------------------
+# --- list -----------------------------------------------------------------------------------------
 
 
 async def _list(command: Invocation) -> None:
@@ -71,10 +75,16 @@ async def _list(command: Invocation) -> None:
     everything = {"include_disabled": True}
     bundles = await command.list_all(list_bundles, BundlesQuery().model_copy(update=everything))
     tools: dict[str, list[StoredTool]] = {bundle.id: [] for bundle in bundles}
-    for tool in await command.list_all(list_tools, StoredToolsQuery().model_copy(update=everything)):
+    for tool in await command.list_all(
+        list_tools, StoredToolsQuery().model_copy(update=everything)
+    ):
         tools.setdefault(tool.bundle_id, []).append(tool)
     bundles.sort(key=lambda bundle: bundle.slug)
-    shown = [_Row(bundle, tools[bundle.id]) for bundle in bundles if bundle.is_enabled or command.options.all]
+    shown = [
+        _Row(bundle, tools[bundle.id])
+        for bundle in bundles
+        if bundle.is_enabled or command.options.all
+    ]
     more = len(bundles) - len(shown)
     command.show({"bundles": [row.to_json() for row in shown]}, _render(shown, more))
 
@@ -84,9 +94,15 @@ def _render(rows: "list[_Row]", more: int) -> Iterator[str]:
     for row in rows:
         yield from row.render(width)
     if not rows:
-        yield "No bundles are enabled. To create one from an OpenAPI document: onetool import petstore.yaml"
+        yield (
+            "No bundles are enabled. To create one from an OpenAPI document: onetool import"
+            " petstore.yaml"
+        )
     if more:
-        yield f"{pluralize(more, 'disabled bundle')} not shown. Run `onetool bundles list --all` to see all."
+        yield (
+            f"{pluralize(more, 'disabled bundle')} not shown. Run `onetool bundles list --all` to"
+            " see all."
+        )
 
 
 class _Row:
@@ -95,7 +111,9 @@ class _Row:
         self._count = len({tool.slug for tool in tools})
         self._in_use = len({tool.slug for tool in tools if tool.in_use})
         self._problems = [
-            f"{tool.slug}@{tool.version}: {tool.disabled_reason}" for tool in tools if tool.disabled_reason
+            f"{tool.slug}@{tool.version}: {tool.disabled_reason}"
+            for tool in tools
+            if tool.disabled_reason
         ]
 
     def to_json(self) -> JsonObject:
@@ -105,15 +123,24 @@ class _Row:
     def render(self, width: int) -> Iterator[str]:
         bundle = self.bundle
         state = "on " if bundle.is_enabled else "off"
-        some = "" if self._in_use == self._count or not bundle.is_enabled else f", {self._in_use} in use"
+        some = (
+            ""
+            if self._in_use == self._count or not bundle.is_enabled
+            else f", {self._in_use} in use"
+        )
         origin = " (built-in)" if bundle.is_built_in else ""
-        text = clean(bundle.description or bundle.display_name, MAX_DESCRIPTION_LENGTH * 10)  # untrusted text
+        text = clean(
+            bundle.description or bundle.display_name, MAX_DESCRIPTION_LENGTH * 10
+        )  # untrusted text
         about = shorten(text, MAX_DESCRIPTION_LENGTH, placeholder=" …")
-        yield f"{bundle.slug:{width}}  {state}  {pluralize(self._count, 'tool')}{some}  {about}{origin}".rstrip()
+        yield (
+            f"{bundle.slug:{width}}  {state}  {pluralize(self._count, 'tool')}{some} "
+            f" {about}{origin}".rstrip()
+        )
         yield from (f"  {problem}" for problem in self._problems)
 
 
-# --- export --------------------------------------------------------------------------------------------------------
+# --- export ---------------------------------------------------------------------------------------
 
 
 async def _export(command: Invocation) -> None:
@@ -124,19 +151,30 @@ async def _export(command: Invocation) -> None:
     exported = await command.do(export_bundle, bundle.id)
     secrets = exported.secrets
     if secrets:
-        what = "a literal credential was" if len(secrets) == 1 else f"{len(secrets)} literal credentials were"
-        names = ", ".join(f"${{secret:{name}}}" for name in secrets)
-        command.output.notify(
-            [f"{what} replaced in the archive by {names}. Set them with `onetool secret set` where you import it."]
+        what = (
+            "a literal credential was"
+            if len(secrets) == 1
+            else f"{len(secrets)} literal credentials were"
         )
+        names = ", ".join(f"${{secret:{name}}}" for name in secrets)
+        hint = "Set them with `onetool secret set` where you import it."
+        command.output.notify([f"{what} replaced in the archive by {names}. {hint}"])
     if options.file == STDOUT:
         sys.stdout.buffer.write(exported.content)
         return
     file = Path(options.file or f"{bundle.slug}.zip")
     _write(file, exported.content)
     count = exported.tool_count
-    data = {"bundle": bundle.slug, "tools": count, "file": str(file), "replacedCredentials": secrets}
-    done = f"Wrote {file}: {bundle.slug}, {pluralize(count, 'tool')}. Detected credentials are stored as references."
+    data = {
+        "bundle": bundle.slug,
+        "tools": count,
+        "file": str(file),
+        "replacedCredentials": secrets,
+    }
+    done = (
+        f"Wrote {file}: {bundle.slug}, {pluralize(count, 'tool')}. Detected credentials are stored"
+        " as references."
+    )
     command.show(data, [done])
 
 
@@ -152,7 +190,7 @@ def _write(file: Path, content: bytes) -> None:
         raise ToolError(f"cannot write {file}: {error.strerror or error}") from None
 
 
-# --- delete --------------------------------------------------------------------------------------------------------
+# --- delete ---------------------------------------------------------------------------------------
 
 
 async def _delete(command: Invocation) -> None:
@@ -166,7 +204,9 @@ async def _delete(command: Invocation) -> None:
     deleted = [*map(_name, tools)]
     what = ", ".join(deleted)
     if not tool:
-        what = f"the bundle {bundle.slug} with {pluralize(len({one.slug for one in tools}), 'tool')}"
+        what = (
+            f"the bundle {bundle.slug} with {pluralize(len({one.slug for one in tools}), 'tool')}"
+        )
     if not command.options.yes:
         await _confirm(what, command.options)
     if not tool:
@@ -181,14 +221,16 @@ async def _confirm(what: str, options: Namespace) -> None:
     from anyio.to_thread import run_sync as run_in_thread
 
     if not is_terminal(sys.stdin):
-        options.usage_error(f"cannot confirm the deletion of {what}: standard input is not a terminal; use --yes")
+        options.usage_error(
+            f"cannot confirm the deletion of {what}: standard input is not a terminal; use --yes"
+        )
     print(f"Delete {what}? [y/N] ", end="", file=sys.stderr, flush=True)
     answer = await run_in_thread(sys.stdin.readline, abandon_on_cancel=True)
     if answer.strip().lower() not in {"y", "yes"}:
         raise ToolError("nothing was deleted: not confirmed")
 
 
-# --- enable and disable --------------------------------------------------------------------------------------------
+# --- enable and disable ---------------------------------------------------------------------------
 
 
 async def _set_enabled(command: Invocation) -> None:
@@ -210,7 +252,9 @@ async def _set_enabled(command: Invocation) -> None:
         raise ToolError(error.message, hint=f"onetool bundles enable {bundle.slug}") from None
     lines = [f"{command.options.action.capitalize()}d {name}" for name in changed]
     if on and tool and not bundle.is_enabled:
-        lines.append(f"Its bundle is disabled. To enable the bundle: onetool bundles enable {bundle.slug}")
+        lines.append(
+            f"Its bundle is disabled. To enable the bundle: onetool bundles enable {bundle.slug}"
+        )
     command.show({"changed": changed, **switch}, lines)
 
 
@@ -219,11 +263,14 @@ def _split_name(what: str) -> tuple[str, str, str]:
     name, at, version = what.partition("@")
     slug, dot, tool = name.partition(".")
     if not slug or (dot and not tool) or (at and not (tool and version)):
-        raise ToolError(f"invalid name {quote(what)}: expected {WHAT}, such as petstore or petstore.list-pets@1.0")
+        raise ToolError(
+            f"invalid name {quote(what)}: expected {WHAT}, such as petstore or"
+            " petstore.list-pets@1.0"
+        )
     return slug, tool, version
 
 
-# --- lookup --------------------------------------------------------------------------------------------------------
+# --- lookup ---------------------------------------------------------------------------------------
 
 
 def _name(tool: "StoredTool") -> str:
@@ -233,12 +280,16 @@ def _name(tool: "StoredTool") -> str:
 async def _find_bundle(app: "OneTool", slug: str) -> "Bundle":
     bundle = await app.bundles.read(lambda store: store.bundle_by_slug(slug))
     if bundle is None:
-        names = await app.bundles.read(lambda _store: [bundle.slug for bundle in app.bundles.list_bundles()])
+        names = await app.bundles.read(
+            lambda _store: [bundle.slug for bundle in app.bundles.list_bundles()]
+        )
         raise _unknown(f"bundle {quote(slug)}", slug, names)
     return bundle
 
 
-async def _find_tools(app: "OneTool", slug: str, tool: str, version: str) -> "tuple[Bundle, list[StoredTool]]":
+async def _find_tools(
+    app: "OneTool", slug: str, tool: str, version: str
+) -> "tuple[Bundle, list[StoredTool]]":
     """Return a bundle and the versions with this name; all tools of the bundle if `tool` is empty."""
     bundle = await _find_bundle(app, slug)
     tools = await app.bundles.read(lambda store: store.list_bundle_tools(bundle.id))
@@ -247,11 +298,15 @@ async def _find_tools(app: "OneTool", slug: str, tool: str, version: str) -> "tu
     exact = [one for one in tools if one.slug == tool]
     versions = exact or [one for one in tools if python_name(one.slug) == tool]
     if not versions:
-        raise _unknown(f"tool {quote(tool)} in bundle {bundle.slug}", tool, sorted({one.slug for one in tools}))
+        raise _unknown(
+            f"tool {quote(tool)} in bundle {bundle.slug}", tool, sorted({one.slug for one in tools})
+        )
     chosen = [one for one in versions if version in {"", one.version}]
     if not chosen:
         existing = ", ".join(one.version for one in versions)
-        raise ToolError(f"unknown version {quote(version)} of {bundle.slug}.{tool}: expected {existing}")
+        raise ToolError(
+            f"unknown version {quote(version)} of {bundle.slug}.{tool}: expected {existing}"
+        )
     return bundle, chosen
 
 

@@ -37,7 +37,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="arguments; values are parsed as JSON if possible, otherwise as strings",
     )
     add_agent(parser)
-    parser.add_argument("--account", default="", metavar="ACCOUNT", help="account of the server (default: the first)")
+    parser.add_argument(
+        "--account",
+        default="",
+        metavar="ACCOUNT",
+        help="account of the server (default: the first)",
+    )
 
 
 def check(options: Namespace) -> None:
@@ -62,13 +67,17 @@ async def execute(command: Invocation) -> int:
             output.write(app.redact(render({"ok": False, "error": error}, "json")) + "\n")
             return status
         # On the command line, the hint is a shell command instead of a function call.
-        message = error["message"].replace("Call ot.tools() to list all.", "Run `onetool tools` to list all.")
+        message = error["message"].replace(
+            "Call ot.tools() to list all.", "Run `onetool tools` to list all."
+        )
         message = "\n".join([message, *indent_trace(error.get("trace"))])
         output.error(app.redact(f"onetool: {Problem(message, error.get('hint') or '')}") + "\n")
         return status
     value = as_data(result.value)
     shown = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else None
-    output.write(app.redact(shown or render(value, "json_h" if output.is_terminal else "json")) + "\n")
+    output.write(
+        app.redact(shown or render(value, "json_h" if output.is_terminal else "json")) + "\n"
+    )
     return 0
 
 
@@ -77,7 +86,9 @@ def _split_arguments(options: Namespace) -> dict[str, str]:
     for argument in options.arguments:
         key, equals, text = argument.partition("=")
         if not equals or not key:
-            options.usage_error(f"invalid argument {quote(argument)}: expected key=value, such as unit=GiB")
+            options.usage_error(
+                f"invalid argument {quote(argument)}: expected key=value, such as unit=GiB"
+            )
         if key in texts:
             options.usage_error(f"duplicate argument {quote(key)}")
         texts[key] = text
@@ -89,7 +100,10 @@ async def _parse_arguments(app: "OneTool", name: str, texts: Mapping[str, str]) 
     await app.discover({python_name(name).partition(".")[0]})
     tool = app.registry.get(name)
     kinds = tool.input.properties if tool is not None else {}
-    return {key: _parse_value(text, kinds.get(expand_name(key, kinds), {}).get("type")) for key, text in texts.items()}
+    return {
+        key: _parse_value(text, kinds.get(expand_name(key, kinds), {}).get("type"))
+        for key, text in texts.items()
+    }
 
 
 def _parse_value(text: str, kind: object) -> Any:

@@ -7,12 +7,14 @@ Add one line to the startup file of your shell:
     fish, in ~/.config/fish/config.fish:    onetool completion fish | source
 """
 
-# The scripts pass on the words typed so far and show the candidates that are printed, one per line. FILES instead of
-# candidates makes the shell complete file names. Names may contain any character, because projects and upstream servers
-# choose them: zsh and fish quote what they insert, bash does not.
+# The scripts pass on the words typed so far and show the candidates that are printed, one per line.
+# FILES instead of candidates makes the shell complete file names. Names may contain any character,
+# because projects and upstream servers choose them: zsh and fish quote what they insert, bash does
+# not.
 #
-# Names come from the files that the registry reads. Nothing is started, and pydantic is not imported, which would
-# triple the time. The tools of a server are those of its last start. An untrusted directory is not read.
+# Names come from the files that the registry reads. Nothing is started, and pydantic is not
+# imported, which would triple the time. The tools of a server are those of its last start. An
+# untrusted directory is not read.
 
 import argparse
 import json
@@ -87,7 +89,9 @@ SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("shell", choices=SCRIPTS, metavar="SHELL", help=f"shell: {', '.join(SCRIPTS)}")
+    parser.add_argument(
+        "shell", choices=SCRIPTS, metavar="SHELL", help=f"shell: {', '.join(SCRIPTS)}"
+    )
 
 
 def main(options: argparse.Namespace) -> int:
@@ -96,7 +100,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def print_candidates(typed: list[str]) -> int:
-    """Print the candidates for the last word. Errors are ignored, because they would disturb typing."""
+    """Print the candidates for the last word.
+
+    Errors are ignored, because they would disturb typing.
+    """
     try:
         words, broken = _join_words(typed or [""])
         found = list(dict.fromkeys(_candidates(words)))
@@ -108,7 +115,9 @@ def print_candidates(typed: list[str]) -> int:
 
 
 def _join_words(typed: list[str]) -> tuple[list[str], str]:
-    """Return the words as typed, and the prefix to remove: bash splits words at = and : and expects the last part."""
+    """Return the words as typed, and the prefix to remove: bash splits words at = and : and expects
+    the last part.
+    """
     words: list[str] = []
     for word in typed:
         if words and (word in {"=", ":"} or words[-1].endswith(("=", ":"))):
@@ -161,7 +170,11 @@ def _candidates(words: list[str]) -> Iterable[str]:
 
 
 def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001
+    found = (
+        action.choices
+        for action in parser._actions  # noqa: SLF001 - there is no public way
+        if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - there is no public way
+    )
     return dict(next(found, {}))
 
 
@@ -172,25 +185,43 @@ class _Names:
         found = paths.find_directories(os.environ, Path.cwd(), config_file, Path.home())
         assumed = replace(found, trusted=True)
         self._directories = assumed if still_trusted(assumed, os.environ).trusted else found
-        self._settings = [_read(self._directories.config_path(layer)) for layer in self._directories.layers]
+        self._settings = [
+            _read(self._directories.config_path(layer)) for layer in self._directories.layers
+        ]
 
     def section(self, name: str) -> JsonObject:
-        return {key: value for layer in self._settings for key, value in _mapping(layer.get(name)).items()}
+        return {
+            key: value
+            for layer in self._settings
+            for key, value in _mapping(layer.get(name)).items()
+        }
 
     def agents(self, *_: object) -> list[str]:
         files = [file for layer in self._directories.layers for file in paths.agent_files(layer)]
-        return ["default", *self.section("agents"), *(str(_read(file).get("name") or file.stem) for file in files)]
+        return [
+            "default",
+            *self.section("agents"),
+            *(str(_read(file).get("name") or file.stem) for file in files),
+        ]
 
     def tokens(self, *_: object) -> list[str]:
         entries = self.section("auth").get("tokens")
-        return [str(_mapping(entry).get("name", "")) for entry in entries] if isinstance(entries, list) else []
+        return (
+            [str(_mapping(entry).get("name", "")) for entry in entries]
+            if isinstance(entries, list)
+            else []
+        )
 
     def packs_or_tools(self, current: str, *_: object) -> Iterable[str]:
         """Return the packs first, then the tools of one pack, to keep the list short."""
         pack, dot, _name = current.partition(".")
         if dot:
             return self._tools(pack)
-        packs = [*filter(None, self._files), *self.section("servers"), *map(python_name, self._bundles)]
+        packs = [
+            *filter(None, self._files),
+            *self.section("servers"),
+            *map(python_name, self._bundles),
+        ]
         packs = _matching(dict.fromkeys(packs), current)
         alone = _matching(self._tools(""), current)
         if len(packs) == 1 and not alone:
@@ -203,12 +234,16 @@ class _Names:
         name, *pairs = given
         pack, dot, _name = name.partition(".")
         used = {pair.partition("=")[0] for pair in pairs}
-        return [f"{key}=" for key in self._tools(pack if dot else "").get(name, ()) if key not in used]
+        return [
+            f"{key}=" for key in self._tools(pack if dot else "").get(name, ()) if key not in used
+        ]
 
     def bundles_or_tools(self, current: str, *_: object) -> Iterable[str]:
         """Return bundles, then the tools of one, enabled or not."""
         slug, dot, _name = current.partition(".")
-        return [f"{slug}.{tool}" for tool in self._read_bundle_tools(slug)] if dot else self._bundles
+        return (
+            [f"{slug}.{tool}" for tool in self._read_bundle_tools(slug)] if dot else self._bundles
+        )
 
     def extension_packs(self, current: str, *_: object) -> list[str]:
         packs = [pack for pack, file in self._files.items() if not file.is_relative_to(SHIPPED)]
@@ -220,9 +255,20 @@ class _Names:
         return _matching(CLIENTS, current) or [FILES]
 
     def _tools(self, pack: str) -> dict[str, list[str]]:
-        """Return the arguments of each tool of a pack; the tools of no pack, such as `grep`, are in ''."""
+        """Return the arguments of each tool of a pack; the tools of no pack, such as `grep`, are in
+        ''.
+        """
         tools: dict[str, list[str]] = {}
-        with suppress(ToolError, OSError, SyntaxError, ValueError, TypeError, LookupError, RecursionError, MemoryError):
+        with suppress(
+            ToolError,
+            OSError,
+            SyntaxError,
+            ValueError,
+            TypeError,
+            LookupError,
+            RecursionError,
+            MemoryError,
+        ):
             if pack in self._files:
                 tools = outline(self._files[pack])
             elif pack in self.section("servers"):
@@ -232,17 +278,29 @@ class _Names:
                 tools = self._read_bundle_tools(
                     next((slug for slug in self._bundles if pack in {slug, python_name(slug)}), "")
                 )
-        return {f"{pack}.{python_name(name)}".lstrip("."): arguments for name, arguments in tools.items()}
+        return {
+            f"{pack}.{python_name(name)}".lstrip("."): arguments
+            for name, arguments in tools.items()
+        }
 
     @cached_property
     def _files(self) -> dict[str, Path]:
         """Return the file of each pack."""
         texts = (layer.get("tools_dir") for layer in self._settings)
-        named = [text for found in texts if isinstance(found, list) for text in found if isinstance(text, str)]
+        named = [
+            text
+            for found in texts
+            if isinstance(found, list)
+            for text in found
+            if isinstance(text, str)
+        ]
         shipped = sorted((SHIPPED / "onetool/sources/builtin").glob(f"*{SUFFIX}.py"))
         found: dict[str, Path] = {}
         directories = self._directories.pack_directories(named)
-        for file in (*shipped, *(file for directory in directories for file in paths.extension_files(directory))):
+        for file in (
+            *shipped,
+            *(file for directory in directories for file in paths.extension_files(directory)),
+        ):
             with suppress(OSError):
                 pack = PACK_ASSIGNMENT.search(file.read_text(encoding="utf-8", errors="replace"))
                 found.setdefault(pack[1] if pack else file.stem.removesuffix(SUFFIX), file)
@@ -254,7 +312,9 @@ class _Names:
         from onetool.sources.bundles.filenames import BUNDLE_FILE
 
         stored = paths.resolve_path(
-            str(self.section("bundles").get("dir") or "bundles"), self._directories.data, self._directories.home
+            str(self.section("bundles").get("dir") or "bundles"),
+            self._directories.data,
+            self._directories.home,
         )
         files = (
             file
@@ -276,7 +336,11 @@ class _Names:
 def _read(file: Path) -> JsonObject:
     """Return the content of a YAML or JSON file; an empty mapping if it cannot be read."""
     with suppress(OSError, ToolError, ValueError, RecursionError):
-        return _mapping(json.loads(file.read_bytes()) if file.suffix == ".json" else yaml_loader.read_file(file).data)
+        return _mapping(
+            json.loads(file.read_bytes())
+            if file.suffix == ".json"
+            else yaml_loader.read_file(file).data
+        )
     return {}
 
 
@@ -290,19 +354,29 @@ def _mapping(value: Any) -> JsonObject:
 
 # Candidates by command, or any, and argument.
 _SOURCES: dict[str, Callable[[_Names, str, list[str]], Iterable[str]]] = {
-    **dict.fromkeys(("call name", "tools pattern", "tools enable", "tools disable"), _Names.packs_or_tools),
-    **dict.fromkeys(("help query", "search query", "stats tool", "serve expose"), _Names.packs_or_tools),
+    **dict.fromkeys(
+        ("call name", "tools pattern", "tools enable", "tools disable"), _Names.packs_or_tools
+    ),
+    **dict.fromkeys(
+        ("help query", "search query", "stats tool", "serve expose"), _Names.packs_or_tools
+    ),
     "call arguments": _Names.arguments,
     "agent": _Names.agents,
     "test pack": _Names.extension_packs,
     "dev pack": _Names.extension_packs,
     **dict.fromkeys(
-        (f"servers {action} server" for action in ("accept", "remove", "enable", "disable", "start", "stop")),
+        (
+            f"servers {action} server"
+            for action in ("accept", "remove", "enable", "disable", "start", "stop")
+        ),
         lambda names, *_: names.section("servers"),
     ),
     "hosts remove hosts": lambda names, *_: names.section("http").get("allowedHosts") or (),
     "token revoke name": _Names.tokens,
     "bundles export slug": lambda names, *_: names._bundles,  # noqa: SLF001
-    **dict.fromkeys((f"bundles {action} what" for action in ("enable", "disable", "delete")), _Names.bundles_or_tools),
+    **dict.fromkeys(
+        (f"bundles {action} what" for action in ("enable", "disable", "delete")),
+        _Names.bundles_or_tools,
+    ),
     "import source": _Names.clients,
 }

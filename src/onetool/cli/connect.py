@@ -20,7 +20,12 @@ from onetool.settings.clients import json_edit, text_files, toml_edit
 from onetool.settings.clients.catalog import CLIENTS, Client, Machine
 from onetool.settings.clients.client_servers import parse_settings
 from onetool.settings.clients.edits import apply_edits, line_number, value_at
-from onetool.settings.clients.start_command import DISTRIBUTION, PROGRAM, OneToolCommand, find_start_command
+from onetool.settings.clients.start_command import (
+    DISTRIBUTION,
+    PROGRAM,
+    OneToolCommand,
+    find_start_command,
+)
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -30,7 +35,9 @@ QUESTION = "What tools do you have in OneTool?"
 
 @dataclass(frozen=True, slots=True)
 class ConnectPlan:
-    """A planned change of a client's file: `data` is its current content, `text` the file with the new entry."""
+    """A planned change of a client's file: `data` is its current content, `text` the file with the
+    new entry.
+    """
 
     client: Client
     data: Any
@@ -45,15 +52,28 @@ class ConnectPlan:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("client", choices=CLIENTS, metavar="CLIENT", help=f"assistant to connect: {', '.join(CLIENTS)}")
     parser.add_argument(
-        "--write", action="store_true", help="write the entry to the configuration file and keep a .bak copy"
+        "client",
+        choices=CLIENTS,
+        metavar="CLIENT",
+        help=f"assistant to connect: {', '.join(CLIENTS)}",
     )
     parser.add_argument(
-        "--project", action="store_true", help="use the configuration file of the project, which is often shared"
+        "--write",
+        action="store_true",
+        help="write the entry to the configuration file and keep a .bak copy",
     )
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="working directory of OneTool (OT_CWD)")
-    parser.add_argument("--command", metavar="COMMAND", help="command that starts OneTool, such as onetool")
+    parser.add_argument(
+        "--project",
+        action="store_true",
+        help="use the configuration file of the project, which is often shared",
+    )
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="working directory of OneTool (OT_CWD)"
+    )
+    parser.add_argument(
+        "--command", metavar="COMMAND", help="command that starts OneTool, such as onetool"
+    )
 
 
 def main(options: Namespace) -> int:
@@ -63,8 +83,12 @@ def main(options: Namespace) -> int:
     redact = Redactor(find_secrets(plan.data))
     diff = text_files.diff(plan.before, plan.text, redact)
     with blocked_signals():
-        backup = text_files.write(plan.before, plan.text) if options.write and plan.changes else None
-    print_result(options, _to_json(plan, options, diff, backup), [_render_text(plan, options, diff, backup)])
+        backup = (
+            text_files.write(plan.before, plan.text) if options.write and plan.changes else None
+        )
+    print_result(
+        options, _to_json(plan, options, diff, backup), [_render_text(plan, options, diff, backup)]
+    )
     if not options.json:
         machine = current_machine()
         directories = paths.find_directories(
@@ -90,7 +114,9 @@ def find_connected_clients(machine: Machine) -> list[Client]:
             return False
 
     return [
-        client for client in CLIENTS.values() if any(has_entry(client, file) for file in client.locate_files(machine))
+        client
+        for client in CLIENTS.values()
+        if any(has_entry(client, file) for file in client.locate_files(machine))
     ]
 
 
@@ -112,14 +138,22 @@ def find_installed_clients(machine: Machine) -> list[Client]:
 
 
 def next_step(machine: Machine, question: str, client: str = "") -> str:
-    """Return a message on how to try new tools. `client` is the assistant that they were imported from, if any."""
+    """Return a message on how to try new tools.
+
+    `client` is the assistant that they were imported from, if any.
+    """
     if find_connected_clients(machine):
         return f'Restart your assistant, then ask it: "{question}"'
     first = client or suggest_client(machine)
-    return f'Connect your assistant: onetool connect {first} --write. Restart it, then ask it: "{question}"'
+    return (
+        f"Connect your assistant: onetool connect {first} --write. Restart it, then ask it:"
+        f' "{question}"'
+    )
 
 
-def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: Namespace) -> ConnectPlan:
+def make_plan(
+    client: Client, machine: Machine, start: OneToolCommand, options: Namespace
+) -> ConnectPlan:
     file = client.locate_file(machine, project=options.project)
     if options.project and not paths.is_inside(file, machine.working_dir):
         hint = "replace the symbolic link with a file or directory"
@@ -132,11 +166,18 @@ def make_plan(client: Client, machine: Machine, start: OneToolCommand, options: 
     _reject_remote(client, before, data)
     change = (before.text, str(before.path), client.path, entry, current)
     is_toml = before.path.suffix == ".toml"
-    text = toml_edit.update(*change) if is_toml else apply_edits(before.text, json_edit.edits_for(*change))
+    text = (
+        toml_edit.update(*change)
+        if is_toml
+        else apply_edits(before.text, json_edit.edits_for(*change))
+    )
     if start.note:
         notes.append(start.note)
     if options.project and options.command is None:
-        notes.append("Everyone who uses this file needs onetool on the PATH of their assistant (see --command).")
+        notes.append(
+            "Everyone who uses this file needs onetool on the PATH of their assistant (see"
+            " --command)."
+        )
     return ConnectPlan(client, data, entry, before, text, tuple(notes))
 
 
@@ -147,7 +188,9 @@ def _launch(command: str | None, *, is_shared: bool) -> OneToolCommand:
     if command is not None:
         words = shlex.split(command, posix=os.name == "posix")
         if not words:
-            raise ToolError("--command is empty: expected a command that starts OneTool, such as onetool")
+            raise ToolError(
+                "--command is empty: expected a command that starts OneTool, such as onetool"
+            )
         return OneToolCommand(words[0], tuple(words[1:]))
     try:
         direct_url = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
@@ -156,7 +199,9 @@ def _launch(command: str | None, *, is_shared: bool) -> OneToolCommand:
     return find_start_command(Path(sys.executable), direct_url)
 
 
-def _find_directory(client: Client, machine: Machine, given: Path | None) -> tuple[Path | None, list[str]]:
+def _find_directory(
+    client: Client, machine: Machine, given: Path | None
+) -> tuple[Path | None, list[str]]:
     if given is not None:
         directory = paths.resolve_path(str(given), machine.working_dir, machine.home)
         if not directory.is_dir():
@@ -166,16 +211,23 @@ def _find_directory(client: Client, machine: Machine, given: Path | None) -> tup
         return None, []
     # Otherwise OneTool would start in the root directory and allow access to the whole disk.
     note = (
-        f"{client.title} starts servers without a working directory; OneTool uses {machine.working_dir} (see --folder)."
+        f"{client.title} starts servers without a working directory; OneTool uses"
+        f" {machine.working_dir} (see --folder)."
     )
     return machine.working_dir, [note]
 
 
 def _reject_remote(client: Client, before: text_files.TextFile, data: Any) -> None:
     entry = value_at(data, client.path)
-    if isinstance(entry, Mapping) and "command" not in entry and {"url", "serverUrl", "httpUrl"} & entry.keys():
+    if (
+        isinstance(entry, Mapping)
+        and "command" not in entry
+        and {"url", "serverUrl", "httpUrl"} & entry.keys()
+    ):
         place = f"{before.path}:{line_number(before.text, before.text.find(client.path[-1]))}"
-        raise ConfigError(f"{place}: an entry named onetool already exists and has a URL", hint="delete it first")
+        raise ConfigError(
+            f"{place}: an entry named onetool already exists and has a URL", hint="delete it first"
+        )
 
 
 def _snippet(plan: ConnectPlan) -> str:
@@ -213,8 +265,19 @@ def _describe_entry(plan: ConnectPlan, options: Namespace) -> list[str]:
     state = "" if plan.before.raw is not None else " (new file)"
     again = f"onetool connect {plan.client.name}{' --project' if options.project else ''} --write"
     done = f"To write it: {again}" if plan.changes else "The file already contains this entry."
-    other = ["For this directory only: add --project."] if plan.client.project_file and not options.project else []
-    return [f"{plan.client.title}, for {scope}: {plan.before.path}{state}", "", _snippet(plan), "", done, *other]
+    other = (
+        ["For this directory only: add --project."]
+        if plan.client.project_file and not options.project
+        else []
+    )
+    return [
+        f"{plan.client.title}, for {scope}: {plan.before.path}{state}",
+        "",
+        _snippet(plan),
+        "",
+        done,
+        *other,
+    ]
 
 
 def _describe_change(plan: ConnectPlan, diff: str, backup: Path | None) -> list[str]:

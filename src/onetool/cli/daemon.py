@@ -47,7 +47,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help=f"number of lines (default: {DEFAULT_LINES})",
     )
-    logs.add_argument("-f", "--follow", action="store_true", help="print new lines until interrupted")
+    logs.add_argument(
+        "-f", "--follow", action="store_true", help="print new lines until interrupted"
+    )
 
 
 def main(options: Namespace) -> int:
@@ -55,15 +57,21 @@ def main(options: Namespace) -> int:
     return 0
 
 
-# --- status -----------------------------------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------
 
 
 def _show_status(options: Namespace) -> None:
     try:
         found = ask_daemon({"kind": "status"})
     except TimeoutError as error:
-        raise ToolError(str(error), hint="`onetool daemon stop` ends it; clients start a new one") from None
-    fields = {name: value for name, value in (found or EMPTY_STATUS).items() if name not in {"ok", "installation"}}
+        raise ToolError(
+            str(error), hint="`onetool daemon stop` ends it; clients start a new one"
+        ) from None
+    fields = {
+        name: value
+        for name, value in (found or EMPTY_STATUS).items()
+        if name not in {"ok", "installation"}
+    }
     print_result(options, fields, [NOT_RUNNING] if found is None else _describe(found))
 
 
@@ -79,28 +87,44 @@ def _describe(found: JsonObject) -> Iterator[str]:
         ]
     )
     clients = [
-        (" ".join(client["name"].split()) or "-", str(client["pid"]), client["directory"], _to_time(client["since"]))
+        (
+            " ".join(client["name"].split()) or "-",
+            str(client["pid"]),
+            client["directory"],
+            _to_time(client["since"]),
+        )
         for client in found["clients"]
     ]
     applications = [
-        (each["directory"], str(each["clients"]), ", ".join(each["servers"]) or "-", ", ".join(each["workers"]) or "-")
+        (
+            each["directory"],
+            str(each["clients"]),
+            ", ".join(each["servers"]) or "-",
+            ", ".join(each["workers"]) or "-",
+        )
         for each in found["applications"]
     ]
     if clients:
         yield from ("", *format_table([("client", "process", "directory", "since"), *clients]))
     if applications:
-        yield from ("", *format_table([("application", "clients", "servers", "workers"), *applications]))
+        yield from (
+            "",
+            *format_table([("application", "clients", "servers", "workers"), *applications]),
+        )
 
 
 def _to_time(seconds: float) -> str:
     return in_utc(seconds, "seconds")
 
 
-# --- stop -------------------------------------------------------------------------------------------------------------
+# --- stop -----------------------------------------------------------------------------------------
 
 
 def _stop(options: Namespace) -> None:
-    """Stop the server and wait until its process has ended. A server that does not respond is killed."""
+    """Stop the server and wait until its process has ended.
+
+    A server that does not respond is killed.
+    """
     path = find_socket()
     process = _open_process(path) if path is not None else None
     if process is None:
@@ -114,18 +138,29 @@ def _stop(options: Namespace) -> None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         if not select.select([descriptor], [], [], STOP_SECONDS)[0]:
-            raise ToolError(f"cannot end the shared server (process {pid})", hint="its cgroup may be frozen")
+            raise ToolError(
+                f"cannot end the shared server (process {pid})", hint="its cgroup may be frozen"
+            )
     finally:
         os.close(descriptor)
-    print(f"Stopped the shared server (process {pid}){', which did not respond' if is_killed else ''}.")
+    print(
+        "Stopped the shared server (process"
+        f" {pid}){', which did not respond' if is_killed else ''}."
+    )
     if options.action == "restart":
         print("Clients reconnect by themselves: the next request of a client starts a new server.")
     elif clients:
-        print(f"{pluralize(clients, 'client')} still connected: the next request of a client starts it again.")
+        print(
+            f"{pluralize(clients, 'client')} still connected: the next request of a client starts"
+            " it again."
+        )
 
 
 def _request_stop(descriptor: int) -> int | None:
-    """Ask the server to stop. Return the number of its clients over stdio, or None if it does not end in time."""
+    """Ask the server to stop.
+
+    Return the number of its clients over stdio, or None if it does not end in time.
+    """
     with Progress("stopping the shared server"), suppress(TimeoutError):
         status = ask_daemon({"kind": "status"})
         if status is not None:
@@ -145,32 +180,42 @@ def _open_process(path: str) -> tuple[int, int] | None:
     if not table.exists():  # there is no daemon on other systems
         return None
     sockets = [line.split() for line in table.read_text("utf-8", "replace").splitlines()]
-    targets = {f"socket:[{fields[6]}]" for fields in sockets if fields[-1] == path and fields[3] == LISTENING}
+    targets = {
+        f"socket:[{fields[6]}]"
+        for fields in sockets
+        if fields[-1] == path and fields[3] == LISTENING
+    }
     for entry in Path("/proc").glob("[0-9]*") if targets else ():
         if _listens(entry, targets):
             with suppress(ProcessLookupError):
                 descriptor = os.pidfd_open(int(entry.name))
-                if _listens(entry, targets):  # still: its process ID was not reused before the handle was opened
+                if _listens(
+                    entry, targets
+                ):  # still: its process ID was not reused before the handle was opened
                     return int(entry.name), descriptor
                 os.close(descriptor)
     return None
 
 
 def _listens(process: Path, targets: set[str]) -> bool:
-    """Return whether this is a daemon with one of these sockets, whose paths are those of this process.
+    """Return whether this is a daemon with one of these sockets, whose paths are those of this
+    process.
 
-    Another container may have an equal path. A client that has just started the daemon has the socket, too.
+    Another container may have an equal path. A client that has just started the daemon has the
+    socket, too.
     """
     try:
         is_here = (process / "ns" / "mnt").readlink() == Path("/proc/self/ns/mnt").readlink()
         if not is_here or MODULE not in (process / "cmdline").read_bytes().split(b"\0"):
             return False
-        return any(str(descriptor.readlink()) in targets for descriptor in (process / "fd").iterdir())
+        return any(
+            str(descriptor.readlink()) in targets for descriptor in (process / "fd").iterdir()
+        )
     except OSError:  # it has ended, or belongs to another user
         return False
 
 
-# --- logs -------------------------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------------------
 
 
 def _show_log(options: Namespace) -> None:
@@ -183,7 +228,9 @@ def _show_log(options: Namespace) -> None:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        raise ToolError(f"no log at {path}", hint="the shared server writes it when it starts") from None
+        raise ToolError(
+            f"no log at {path}", hint="the shared server writes it when it starts"
+        ) from None
     with file:
         for line in deque(file, options.lines):
             _print_line(line)
@@ -192,7 +239,9 @@ def _show_log(options: Namespace) -> None:
 
 
 def _follow(path: Path, file: BinaryIO) -> None:
-    """Print new lines, also of the file that replaces this one when the log is rotated, until interrupted."""
+    """Print new lines, also of the file that replaces this one when the log is rotated, until
+    interrupted.
+    """
     while True:
         is_replaced = _is_replaced(path, file)
         for line in file:

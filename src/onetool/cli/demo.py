@@ -1,4 +1,5 @@
-"""Run a short demonstration with real runs and tools, and print the responses that a model would see.
+"""Run a short demonstration with real runs and tools, and print the responses that a model would
+see.
 
 The demonstration uses a temporary directory, which is removed at the end.
 """
@@ -46,7 +47,10 @@ STOPPED = 128  # plus the signal number, as in shells
 WIDTH = 100
 MAX_LINES = 3
 MAX_ERROR_LINES = 6
-TITLE = f"OneTool {__version__}: the model has one tool, run, and writes Python for it. These are real runs."
+TITLE = (
+    f"OneTool {__version__}: the model has one tool, run, and writes Python for it. These are real"
+    " runs."
+)
 NEXT = """\
 Next steps
   onetool init                  Create a tool of your own
@@ -55,14 +59,17 @@ Next steps
 """
 
 
-# --- the steps -------------------------------------------------------------------------------------------------------
+# --- the steps ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step with the code that a model would write. `needs` names a feature that a machine may lack.
+    """A step with the code that a model would write.
 
-    `{handle}` in the code is replaced by the handle of the last large result. `meanwhile` is the progress message.
+    `needs` names a feature that a machine may lack.
+
+    `{handle}` in the code is replaced by the handle of the last large result. `meanwhile` is the
+    progress message.
     """
 
     title: str
@@ -106,17 +113,32 @@ sum(order['total'] for order in orders.list_orders(customer='Ada') if not order[
 """
 STEPS = (
     Step("The model searches for tools.", "ot.search(query='orders of a customer', limit=2)"),
-    Step("It writes a short script: three tool calls, one response with only the fields it needs.", SEVERAL),
+    Step(
+        "It writes a short script: three tool calls, one response with only the fields it needs.",
+        SEVERAL,
+    ),
     Step("Code is full Python and can compute.", COMPUTING),
-    Step("Code is sandboxed: it has no access to files, network or programs.", "open('/etc/passwd').read()", True),
+    Step(
+        "Code is sandboxed: it has no access to files, network or programs.",
+        "open('/etc/passwd').read()",
+        True,
+    ),
     Step(
         "A custom tool is a function in a file; uv installs its dependencies.",
         "hello.since(day='2024-02-29')",
         needs=NEEDS_PYPI,
         meanwhile="uv is preparing an environment with the package humanize",
     ),
-    Step("An upstream MCP server is a pack; code filters its results.", OLD_TICKETS, needs=NEEDS_PROGRAM),
-    Step("An HTTP API is a pack too, imported from an OpenAPI document.", UNPAID, needs=NEEDS_LOOPBACK),
+    Step(
+        "An upstream MCP server is a pack; code filters its results.",
+        OLD_TICKETS,
+        needs=NEEDS_PROGRAM,
+    ),
+    Step(
+        "An HTTP API is a pack too, imported from an OpenAPI document.",
+        UNPAID,
+        needs=NEEDS_LOOPBACK,
+    ),
     Step(
         "A large result stays out of the context; the model gets a summary and a handle.",
         "tickets.export_log(days=30)",
@@ -141,7 +163,7 @@ STEPS = (
 )
 
 
-# --- the runs --------------------------------------------------------------------------------------------------------
+# --- the runs -------------------------------------------------------------------------------------
 JSON = "print the complete results as JSON"
 
 
@@ -158,7 +180,9 @@ def main(options: Namespace) -> int:
             return STOPPED + signals.signal
 
 
-async def _demonstrate(environment: "DemoEnvironment", signals: SignalHandler, *, is_shown: bool) -> int:
+async def _demonstrate(
+    environment: "DemoEnvironment", signals: SignalHandler, *, is_shown: bool
+) -> int:
     async with environment.make_app() as app:
         with signals.cancellable():
             if is_shown:
@@ -170,10 +194,17 @@ async def _demonstrate(environment: "DemoEnvironment", signals: SignalHandler, *
             summary = await _summarize_savings(app)
             isolation = (await app.health())["isolation"]
             if is_shown:
-                print_savings(summary, ", ".join(f"{key} {value}" for key, value in isolation.items()))
+                print_savings(
+                    summary, ", ".join(f"{key} {value}" for key, value in isolation.items())
+                )
             else:
                 steps = [asdict(result) for result in results]
-                print(render({"steps": steps, "saved": _list_savings(summary), "isolation": isolation}, "json"))
+                print(
+                    render(
+                        {"steps": steps, "saved": _list_savings(summary), "isolation": isolation},
+                        "json",
+                    )
+                )
             return _report_skipped(results)
 
 
@@ -194,7 +225,9 @@ async def _run_steps(app: OneTool, *, is_shown: bool) -> list[StepResult]:
 
 
 async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
-    """Run the code with a timeout, so that an unresponsive network does not block the demonstration."""
+    """Run the code with a timeout, so that an unresponsive network does not block the
+    demonstration.
+    """
     run_output = RunOutput()
     started = time.perf_counter()
     with Progress(step.meanwhile) as progress:
@@ -213,7 +246,9 @@ async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
 
 
 async def _summarize_savings(app: OneTool) -> "StatsSummary":
-    """Return the statistics of these runs, within a session so that tool definitions are counted too."""
+    """Return the statistics of these runs, within a session so that tool definitions are counted
+    too.
+    """
     from onetool.server.mcp.mcp_server import OneToolServer, record_session
     from onetool.state.stats.summary import summarize
 
@@ -221,7 +256,9 @@ async def _summarize_savings(app: OneTool) -> "StatsSummary":
         await record_session(app, server.own_tokens)
     await asyncio.to_thread(app.state.recorder.flush)
     trip = app.settings.stats.round_trip_ms
-    return await asyncio.to_thread(partial(summarize, app.state.recorder.database, round_trip_ms=trip))
+    return await asyncio.to_thread(
+        partial(summarize, app.state.recorder.database, round_trip_ms=trip)
+    )
 
 
 def _list_savings(summary: "StatsSummary") -> JsonObject:
@@ -240,10 +277,12 @@ def _report_skipped(results: list[StepResult]) -> int:
     if skipped:
         which = f"step{'s' if len(skipped) > 1 else ''} {', '.join(skipped)}"
         print(f"onetool: cannot show {which}. Run `onetool doctor` for details", file=sys.stderr)
-    return int(any(result.problem and not step.needs for step, result in zip(STEPS, results, strict=True)))
+    return int(
+        any(result.problem and not step.needs for step, result in zip(STEPS, results, strict=True))
+    )
 
 
-# --- the output ------------------------------------------------------------------------------------------------------
+# --- the output -----------------------------------------------------------------------------------
 
 
 def print_title() -> None:
@@ -279,23 +318,34 @@ def _shorten(text: str, max_lines: int) -> list[str]:
 def print_savings(summary: "StatsSummary", isolation: str) -> None:
     savings = summary["savings"]
     seconds = summary["time_saved_ms"] / 1000
-    made = f"{pluralize(summary['total_calls'], 'call')} in {pluralize(summary['runs']['total'], 'run')}"
+    made = (
+        f"{pluralize(summary['total_calls'], 'call')} in"
+        f" {pluralize(summary['runs']['total'], 'run')}"
+    )
     tools = f"{savings['definition_tokens']:,} tokens if each tool were connected directly"
     print(bold("Savings of these runs (a token is about four bytes)"))
     print(f"    definitions  {tools}, {savings['own_tokens']:,} for the one tool")
-    print(f"    results      {savings['result_tokens']:,} tokens processed by code and not read by the model")
-    print(f"    round trips  {round(savings['round_trips']):,} fewer, with {made}: about {seconds:,.0f} s saved")
+    print(
+        f"    results      {savings['result_tokens']:,} tokens processed by code and not read by"
+        " the model"
+    )
+    print(
+        f"    round trips  {round(savings['round_trips']):,} fewer, with {made}: about"
+        f" {seconds:,.0f} s saved"
+    )
     print(green(f"    total        {summary['context_saved']:,} tokens of context"))
     print(dim(f"    Code ran in isolated processes: {isolation}"), end="\n\n")
     print(NEXT, end="")
 
 
-# --- the environment: a home directory, an MCP server and a web server -----------------------------------------------
+# --- the environment: a home directory, an MCP server and a web server ----------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class DemoEnvironment:
-    """A temporary home directory with all files of the demonstration. The user's settings are not read.
+    """A temporary home directory with all files of the demonstration.
+
+    The user's settings are not read.
 
     The cache of uv is also there, so the package of the example is downloaded each time.
     """
@@ -304,7 +354,9 @@ class DemoEnvironment:
     api: str  # URL
 
     def make_app(self) -> OneTool:
-        """Return an application whose uv uses a cache in this directory, this Python and short timeouts."""
+        """Return an application whose uv uses a cache in this directory, this Python and short
+        timeouts.
+        """
         variables = {
             **os.environ,
             "UV_CACHE_DIR": str(self.home / "uv"),
@@ -327,7 +379,11 @@ def create_environment() -> Iterator[DemoEnvironment]:
     with _temporary_directory() as home, _run_web_server() as api:
         settings = {
             "servers": {
-                "tickets": {"command": sys.executable, "args": ["-P", str(TICKETS_SERVER)], "timeout": TIMEOUT_SECONDS}
+                "tickets": {
+                    "command": sys.executable,
+                    "args": ["-P", str(TICKETS_SERVER)],
+                    "timeout": TIMEOUT_SECONDS,
+                }
             },
             "http": {"allowedHosts": [urlsplit(api).netloc], "allowPrivateAddresses": True},
             "workers": {"start_timeout": TIMEOUT_SECONDS},
@@ -356,10 +412,15 @@ def _temporary_directory() -> Iterator[Path]:
         yield Path(name).resolve()
 
 
-# --- the web server: the orders of a small shop ----------------------------------------------------------------------
+# --- the web server: the orders of a small shop ---------------------------------------------------
 
 ORDERS = [
-    {"id": number, "customer": ("Ada", "Alan", "Grace")[number % 3], "total": 12.5 + number, "paid": number % 4 != 0}
+    {
+        "id": number,
+        "customer": ("Ada", "Alan", "Grace")[number % 3],
+        "total": 12.5 + number,
+        "paid": number % 4 != 0,
+    }
     for number in range(1, 25)
 ]
 UNUSED_URL = "http://127.0.0.1:9"

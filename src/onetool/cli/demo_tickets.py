@@ -9,7 +9,12 @@ from mcp.server.mcpserver import MCPServer
 
 from onetool_child.json_types import JsonObject
 
-SUBJECTS = ("The till prints nothing", "A parcel came twice", "The lamp flickers", "No mail on Mondays")
+SUBJECTS = (
+    "The till prints nothing",
+    "A parcel came twice",
+    "The lamp flickers",
+    "No mail on Mondays",
+)
 PEOPLE = ("Ada", "Alan", "Grace", "Edsger")
 TICKETS: dict[int, JsonObject] = {
     number: {
@@ -25,7 +30,9 @@ server = MCPServer("tickets")
 
 
 @server.tool()
-def list_tickets(state: Literal["open", "closed", "all"] = "open", owner: str = "") -> list[JsonObject]:
+def list_tickets(
+    state: Literal["open", "closed", "all"] = "open", owner: str = ""
+) -> list[JsonObject]:
     """List tickets with their number, title, state, owner and age in days, the oldest number first.
 
     Args:

@@ -1,7 +1,9 @@
-"""Develop an extension pack: show what the model sees, run its examples and tests, and repeat this at each change.
+"""Develop an extension pack: show what the model sees, run its examples and tests, and repeat this
+at each change.
 
-PACK is the name of a pack or its file, which need not be in a directory of packs. The file, the modules beside it and
-its tests are watched until Ctrl+C. At each change, only help texts that changed are printed.
+PACK is the name of a pack or its file, which need not be in a directory of packs. The file, the
+modules beside it and its tests are watched until Ctrl+C. At each change, only help texts that
+changed are printed.
 """
 
 import asyncio
@@ -21,8 +23,12 @@ POLL_SECONDS = 0.3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
-    parser.add_argument("--once", action="store_true", help="do not watch; the exit status is 1 if anything failed")
+    parser.add_argument(
+        "pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py"
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="do not watch; the exit status is 1 if anything failed"
+    )
     add_effects(parser)
 
 
@@ -36,7 +42,12 @@ def main(options: Namespace) -> int:
             is_ok = await _show_pack(app, file, shown, effects=options.effects)
             if options.once:
                 return int(not is_ok)
-            print(dim(f"watching {file}, the modules beside it and its tests; press Ctrl+C to stop\n"), flush=True)
+            print(
+                dim(
+                    f"watching {file}, the modules beside it and its tests; press Ctrl+C to stop\n"
+                ),
+                flush=True,
+            )
             await _wait_for_change(file, stamp)
 
     try:
@@ -47,8 +58,12 @@ def main(options: Namespace) -> int:
         return 0
 
 
-async def _show_pack(app: "OneTool", file: "Path", shown: dict[str, object], *, effects: bool) -> bool:
-    """Print the help of changed tools and the outcomes of the checks; return whether all checks passed."""
+async def _show_pack(
+    app: "OneTool", file: "Path", shown: dict[str, object], *, effects: bool
+) -> bool:
+    """Print the help of changed tools and the outcomes of the checks; return whether all checks
+    passed.
+    """
     from onetool.cli.pack_session import check_pack, find_extension, find_tools
 
     await app.extensions.refresh()
@@ -67,7 +82,7 @@ async def _show_pack(app: "OneTool", file: "Path", shown: dict[str, object], *, 
     return report.is_ok
 
 
-# --- changes --------------------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------------
 
 
 async def _wait_for_change(file: "Path", seen: object) -> None:
@@ -80,7 +95,9 @@ async def _wait_for_change(file: "Path", seen: object) -> None:
 
 
 def _stamp(file: "Path") -> object:
-    """Return a stamp of the file, the modules beside it and its tests; None while an editor replaces one of them."""
+    """Return a stamp of the file, the modules beside it and its tests; None while an editor
+    replaces one of them.
+    """
     from onetool.sources.extensions.pack_tests import stamp_tests
     from onetool.sources.extensions.static_analysis import stamp_file, stamp_siblings
 

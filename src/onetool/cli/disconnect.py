@@ -1,7 +1,9 @@
-"""Disconnect a client: an assistant of the shared server, or an MCP session over HTTP. Without CLIENT, list them.
+"""Disconnect a client: an assistant of the shared server, or an MCP session over HTTP.
 
-A disconnected assistant gets an error for each request in flight, and its connection ends. A session over HTTP is
-unknown from then on; a client with a valid token may open a new one.
+Without CLIENT, list them.
+
+A disconnected assistant gets an error for each request in flight, and its connection ends. A
+session over HTTP is unknown from then on; a client with a valid token may open a new one.
 """
 
 from argparse import ArgumentParser
@@ -25,7 +27,9 @@ MIN_PREFIX_CHARS = 4  # enough to be unique
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("client", metavar="CLIENT", nargs="?", help="id of the client, its process, or its name")
+    parser.add_argument(
+        "client", metavar="CLIENT", nargs="?", help="id of the client, its process, or its name"
+    )
 
 
 async def execute(command: Invocation) -> None:
@@ -37,7 +41,11 @@ async def execute(command: Invocation) -> None:
     clients += _list_http(user)
     if command.options.client is None:
         lines = format_list(HEADINGS, (_format_row(client, url) for client, url in clients))
-        command.show({"clients": [client.model_dump() for client, _ in clients]}, lines, "No clients are connected.")
+        command.show(
+            {"clients": [client.model_dump() for client, _ in clients]},
+            lines,
+            "No clients are connected.",
+        )
         return
     client, url = _choose(clients, command.options.client)
     if url:
@@ -45,7 +53,9 @@ async def execute(command: Invocation) -> None:
             session.request("DELETE", f"/api/clients/{client.id}")
     else:
         await command.do(disconnect_client, client.id)
-    command.show({"disconnected": client.id}, [f"Disconnected {client.name or 'a client'} ({client.id})."])
+    command.show(
+        {"disconnected": client.id}, [f"Disconnected {client.name or 'a client'} ({client.id})."]
+    )
 
 
 def _list_http(user: "Path") -> "Iterator[tuple[ConnectedClientInfo, str]]":
@@ -59,7 +69,9 @@ def _list_http(user: "Path") -> "Iterator[tuple[ConnectedClientInfo, str]]":
         yield from ((client, server.url) for client in answer.clients if client.kind == "http")
 
 
-def _choose(clients: "Sequence[tuple[ConnectedClientInfo, str]]", word: str) -> "tuple[ConnectedClientInfo, str]":
+def _choose(
+    clients: "Sequence[tuple[ConnectedClientInfo, str]]", word: str
+) -> "tuple[ConnectedClientInfo, str]":
     matches = [
         (client, url)
         for client, url in clients
@@ -70,7 +82,9 @@ def _choose(clients: "Sequence[tuple[ConnectedClientInfo, str]]", word: str) -> 
     if not matches:
         raise ToolError(f"no connected client {quote(word)}", hint=hint)
     if len(matches) > 1:
-        raise ToolError(f"{quote(word)} is ambiguous: {pluralize(len(matches), 'client')} match", hint=hint)
+        raise ToolError(
+            f"{quote(word)} is ambiguous: {pluralize(len(matches), 'client')} match", hint=hint
+        )
     return matches[0]
 
 
@@ -78,4 +92,12 @@ def _format_row(client: "ConnectedClientInfo", url: str) -> tuple[str, ...]:
     name = " ".join(client.name.split()) or "-"
     process = str(client.process or "-")
     times = client.since, client.last_call or "never"
-    return client.id, name, client.kind, client.agent or "-", *times, process, url or client.directory
+    return (
+        client.id,
+        name,
+        client.kind,
+        client.agent or "-",
+        *times,
+        process,
+        url or client.directory,
+    )

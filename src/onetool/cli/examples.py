@@ -25,7 +25,8 @@ CHECKER = doctest.OutputChecker()
 IDENTIFIER = re.compile(r"[^\W\d]\w*")
 Listener = Callable[[str, Any], None]
 USE_EFFECTS = "use --effects to run it"
-# The code of the run. It prints a line for each example, so that the results of the first ones survive a timeout.
+# The code of the run. It prints a line for each example, so that the results of the first ones
+# survive a timeout.
 RUN_EXAMPLES = """
 def run_examples(names, sources):
     import contextlib, io, json, time
@@ -44,16 +45,28 @@ def run_examples(names, sources):
 """
 
 
-async def run_examples(app: OneTool, tool: Tool, listener: Listener, *, effects: bool) -> list[CheckOutcome]:
-    """Run the examples of a tool. Without `effects`, those of tools that need more than read permission are skipped."""
+async def run_examples(
+    app: OneTool, tool: Tool, listener: Listener, *, effects: bool
+) -> list[CheckOutcome]:
+    """Run the examples of a tool.
+
+    Without `effects`, those of tools that need more than read permission are skipped.
+    """
     try:
         examples = parse_examples(tool.example)
     except (MemoryError, RecursionError, SyntaxError, ValueError) as error:
         return [_reject_example(tool, error)]
     reason = "" if effects else explain_effects(tool.permissions)
-    chosen = [example for example in examples if not reason and not example.options.get(doctest.SKIP)]
+    chosen = [
+        example for example in examples if not reason and not example.options.get(doctest.SKIP)
+    ]
     skipped = [
-        CheckOutcome(example.source.strip(), SKIPPED, detail=reason or "it has the directive +SKIP", tool=tool.name)
+        CheckOutcome(
+            example.source.strip(),
+            SKIPPED,
+            detail=reason or "it has the directive +SKIP",
+            tool=tool.name,
+        )
         for example in examples
         if example not in chosen
     ]
@@ -77,10 +90,16 @@ async def _run_chosen(
 
 
 def parse_examples(text: str) -> list[doctest.Example]:
-    """Return the examples in the text of an example section. Raise SyntaxError or ValueError if it is invalid."""
+    """Return the examples in the text of an example section.
+
+    Raise SyntaxError or ValueError if it is invalid.
+    """
     if ">>>" in text:
         return doctest.DocTestParser().get_examples(text)
-    return [doctest.Example(ast.get_source_segment(text, node) or "", "") for node in ast.parse(text).body]
+    return [
+        doctest.Example(ast.get_source_segment(text, node) or "", "")
+        for node in ast.parse(text).body
+    ]
 
 
 def explain_effects(permissions: frozenset[Permission]) -> str:
@@ -90,7 +109,10 @@ def explain_effects(permissions: frozenset[Permission]) -> str:
 
 
 def _reject_example(tool: Tool, error: Exception) -> CheckOutcome:
-    """Return the outcome of an invalid example. A text that does not call the tool is taken for prose."""
+    """Return the outcome of an invalid example.
+
+    A text that does not call the tool is taken for prose.
+    """
     first_line = tool.example.partition("\n")[0]
     if ">>>" in tool.example or f"{tool.short_name}(" in tool.example:
         reason = error.msg if isinstance(error, SyntaxError) else str(error) or type(error).__name__
@@ -98,7 +120,7 @@ def _reject_example(tool: Tool, error: Exception) -> CheckOutcome:
     return CheckOutcome(first_line, SKIPPED, detail="not Python code", tool=tool.name)
 
 
-# --- comparison -----------------------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 
 
 def _parse_results(printed: str) -> Iterator[JsonObject]:
@@ -111,13 +133,23 @@ def _parse_results(printed: str) -> Iterator[JsonObject]:
 
 
 def _judge_all(
-    tool: str, examples: list[doctest.Example], results: Iterable[JsonObject], failure: str, *, effects: bool
+    tool: str,
+    examples: list[doctest.Example],
+    results: Iterable[JsonObject],
+    failure: str,
+    *,
+    effects: bool,
 ) -> Iterator[CheckOutcome]:
-    """Yield the outcome of each example. If the run failed, the first example without a result is its cause."""
+    """Yield the outcome of each example.
+
+    If the run failed, the first example without a result is its cause.
+    """
     for example, result in zip_longest(examples, results):
         name = example.source.strip()
         if result is None:
-            status, detail = (FAILED, failure) if failure else (SKIPPED, "the example before it ended the run")
+            status, detail = (
+                (FAILED, failure) if failure else (SKIPPED, "the example before it ended the run")
+            )
             yield CheckOutcome(name, status, detail=detail, tool=tool)
             failure = ""
             continue
@@ -125,7 +157,9 @@ def _judge_all(
         yield CheckOutcome(name, status, result["seconds"], detail, tool)
 
 
-def _judge(example: doctest.Example, output: str, error: str | None, *, effects: bool) -> tuple[str, str]:
+def _judge(
+    example: doctest.Example, output: str, error: str | None, *, effects: bool
+) -> tuple[str, str]:
     """Return the status of an example and the difference from its expected output."""
     if error is not None and example.exc_msg is None:
         if error.startswith("PermissionDenied:") and not effects:
@@ -136,14 +170,20 @@ def _judge(example: doctest.Example, output: str, error: str | None, *, effects:
     flags = FLAGS
     for flag, is_on in example.options.items():
         flags = flags | flag if is_on else flags & ~flag
-    if not expected or CHECKER.check_output(expected, actual, flags) or _are_equal(expected, actual):
+    if (
+        not expected
+        or CHECKER.check_output(expected, actual, flags)
+        or _are_equal(expected, actual)
+    ):
         return OK, ""
     shown = doctest.Example(example.source, expected)
     return FAILED, CHECKER.output_difference(shown, actual, flags | doctest.REPORT_UDIFF).rstrip()
 
 
 def _are_equal(expected: str, actual: str) -> bool:
-    """Return whether both are Python literals with the same value, such as strings with different quotes."""
+    """Return whether both are Python literals with the same value, such as strings with different
+    quotes.
+    """
     try:
         return bool(ast.literal_eval(expected) == ast.literal_eval(actual))
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):

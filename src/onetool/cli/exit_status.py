@@ -1,8 +1,8 @@
 """Turns the outcome of a command into an exit status and an error message without a traceback.
 
-0 means success, 1 failure, 2 a usage error, 3 that calls wait for approval, 130 Ctrl+C, 143 SIGTERM. A closed pipe is
-not a failure; output that cannot be written is one. Unexpected errors are logged, and printed with a traceback if
-ONETOOL_DEBUG=1 is set.
+0 means success, 1 failure, 2 a usage error, 3 that calls wait for approval, 130 Ctrl+C, 143
+SIGTERM. A closed pipe is not a failure; output that cannot be written is one. Unexpected errors are
+logged, and printed with a traceback if ONETOOL_DEBUG=1 is set.
 """
 
 import errno
@@ -84,12 +84,18 @@ def _fail(text: str) -> int:
     return FAILED
 
 
-def describe_failure(error: Exception, environment: Mapping[str, str], log_file: Path | None) -> str:
-    """Return the lines for standard error. Unexpected errors are logged, or shown with a traceback for debugging."""
+def describe_failure(
+    error: Exception, environment: Mapping[str, str], log_file: Path | None
+) -> str:
+    """Return the lines for standard error.
+
+    Unexpected errors are logged, or shown with a traceback for debugging.
+    """
     if isinstance(error, ToolError):
         return _format_lines(str(error))
     if isinstance(error, OSError):
-        # Errors of standard output have no file name; others are errors of the environment, such as permissions.
+        # Errors of standard output have no file name; others are errors of the environment, such as
+        # permissions.
         if error.filename is None and error.errno in OUTPUT_ERRORS:
             return _format_lines(_output_error(error))
         if error.filename is not None and error.errno in FILE_ERRORS:
@@ -101,7 +107,7 @@ def _format_lines(*lines: str) -> str:
     return "".join(f"onetool: {escape_invisible(line)}\n" for line in lines)
 
 
-# --- unexpected errors ---------------------------------------------------------------------------------------------
+# --- unexpected errors ----------------------------------------------------------------------------
 
 
 def _describe_crash(error: Exception, environment: Mapping[str, str], log_file: Path | None) -> str:
@@ -131,14 +137,16 @@ def _log_crash(error: Exception, file: Path) -> bool:
 
     from onetool.util.logging import Log
 
-    where = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may contain a secret
+    where = "".join(
+        traceback.format_tb(error.__traceback__)
+    )  # without the message, which may contain a secret
     log = Log(file, gathers=False)
     log.event("crash", level="ERROR", error_type=type(error).__name__, text=where)
     log.close()
     return not log.problem
 
 
-# --- streams -------------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 def _repair_streams() -> None:
@@ -183,7 +191,9 @@ def _flush(status: int) -> int:
 
 
 def _discard(stream: TextIO) -> None:
-    """Redirect the stream to the null device, so that Python does not report unwritten output at exit."""
+    """Redirect the stream to the null device, so that Python does not report unwritten output at
+    exit.
+    """
     with suppress(OSError, ValueError):
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, stream.fileno())

@@ -12,7 +12,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     add = actions.add("add", _change, "Allow hosts")
     remove = actions.add("remove", _change, "No longer allow hosts")
     for change in (add, remove):
-        change.add_argument("hosts", nargs="+", metavar="HOST", help="such as api.example.com or *.example.com")
+        change.add_argument(
+            "hosts", nargs="+", metavar="HOST", help="such as api.example.com or *.example.com"
+        )
     add_edit_options(add, remove)
 
 

@@ -1,9 +1,11 @@
-"""Import MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or ZIP archive.
+"""Import MCP servers from an assistant's configuration, or HTTP tools from an OpenAPI document or
+ZIP archive.
 
-Servers are added to .onetool/onetool.yaml, tools to a bundle. The file type is detected from its content. The imported
-file is not changed. CLIENT stands for the assistant's files in your home directory. For other files with servers, such
-as the .mcp.json of a project, the command shows the programs and asks. In a script, use `echo yes | onetool import
-FILE`, or run `onetool trust FILE` before.
+Servers are added to .onetool/onetool.yaml, tools to a bundle. The file type is detected from its
+content. The imported file is not changed. CLIENT stands for the assistant's files in your home
+directory. For other files with servers, such as the .mcp.json of a project, the command shows the
+programs and asks. In a script, use `echo yes | onetool import FILE`, or run `onetool trust FILE`
+before.
 """
 
 import os
@@ -17,7 +19,12 @@ from typing import TYPE_CHECKING
 from onetool.admin.server_changes import ServerChanges, read_target
 from onetool.cli.connect import next_step
 from onetool.cli.invocation import Invocation, run_with_app
-from onetool.cli.options import add_destination, choose_stream, find_command_directories, print_result
+from onetool.cli.options import (
+    add_destination,
+    choose_stream,
+    find_command_directories,
+    print_result,
+)
 from onetool.cli.sign_in_notes import find_sign_in_notes
 from onetool.cli.terminal import CommandOutput
 from onetool.cli.trust import require_file_trust, require_trust
@@ -44,12 +51,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     known = ", ".join(CLIENTS)
     kinds = "an OpenAPI document, the ZIP archive of a bundle, an assistant's configuration file"
     parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
-    parser.add_argument("--name", default="", metavar="SLUG", help="name of the bundle (tools only)")
-    parser.add_argument("--server", metavar="URL", help="base URL, instead of that in the document (tools only)")
+    parser.add_argument(
+        "--name", default="", metavar="SLUG", help="name of the bundle (tools only)"
+    )
+    parser.add_argument(
+        "--server", metavar="URL", help="base URL, instead of that in the document (tools only)"
+    )
     parser.add_argument(
         "--auth",
         metavar="KIND",
-        help="authentication of operations that declare none: bearer, basic, header:NAME or query:NAME (tools only)",
+        help=(
+            "authentication of operations that declare none: bearer, basic, header:NAME or"
+            " query:NAME (tools only)"
+        ),
     )
     parser.add_argument(
         "--header",
@@ -57,23 +71,39 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="'NAME: VALUE'",
         help="header that all tools send; can be repeated (tools only)",
     )
-    parser.add_argument("--write", action="store_true", help="add hosts to http.allowedHosts (tools only)")
     parser.add_argument(
-        "--update", action="store_true", help="store changed tools of a known version as new versions (tools only)"
+        "--write", action="store_true", help="add hosts to http.allowedHosts (tools only)"
     )
-    parser.add_argument("--replace-edits", action="store_true", help="replace local edits of tools (tools only)")
     parser.add_argument(
-        "--disable-removed", action="store_true", help="disable tools that the document lacks (tools only)"
+        "--update",
+        action="store_true",
+        help="store changed tools of a known version as new versions (tools only)",
+    )
+    parser.add_argument(
+        "--replace-edits", action="store_true", help="replace local edits of tools (tools only)"
+    )
+    parser.add_argument(
+        "--disable-removed",
+        action="store_true",
+        help="disable tools that the document lacks (tools only)",
     )
     add_destination(parser)
     parser.add_argument(
-        "--inline-secrets", action="store_true", help="keep secrets in onetool.yaml instead of secrets.yaml"
+        "--inline-secrets",
+        action="store_true",
+        help="keep secrets in onetool.yaml instead of secrets.yaml",
     )
-    parser.add_argument("--dry-run", action="store_true", help="show the changes without writing them")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show the changes without writing them"
+    )
 
 
 def main(options: Namespace) -> int:
-    path = None if options.source in CLIENTS else paths.resolve_path(options.source, Path.cwd(), Path.home())
+    path = (
+        None
+        if options.source in CLIENTS
+        else paths.resolve_path(options.source, Path.cwd(), Path.home())
+    )
     if path is not None and path.is_file():
         from onetool.cli import import_bundle
         from onetool.sources.bundles.importer import is_bundle
@@ -86,10 +116,17 @@ def main(options: Namespace) -> int:
 
 def _import_servers(options: Namespace) -> int:
     is_update = options.update or options.replace_edits or options.disable_removed
-    if options.name or options.server or options.auth or options.header or options.write or is_update:
+    if (
+        options.name
+        or options.server
+        or options.auth
+        or options.header
+        or options.write
+        or is_update
+    ):
         options.usage_error(
-            "--name, --server, --auth, --header, --write, --update, --replace-edits and --disable-removed apply to "
-            "OpenAPI documents and bundles, not to servers"
+            "--name, --server, --auth, --header, --write, --update, --replace-edits and"
+            " --disable-removed apply to OpenAPI documents and bundles, not to servers"
         )
     directories = find_command_directories(options)
     machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
@@ -102,9 +139,16 @@ def _import_servers(options: Namespace) -> int:
     if directory is not None and not options.dry_run:
         _prepare(directory, directories, found, options)
     planned, done = run_with_app(options, lambda app: _import(app, found, directory, options))
-    if done and directory is not None and directories.project is None and not _is_same(directory, directories.user):
+    if (
+        done
+        and directory is not None
+        and directories.project is None
+        and not _is_same(directory, directories.user)
+    ):
         done.append(_trust_new(directory, directories.user))
-    print_result(options, _to_json(planned, done), [_render_text(planned, done, is_dry=options.dry_run)])
+    print_result(
+        options, _to_json(planned, done), [_render_text(planned, done, is_dry=options.dry_run)]
+    )
     if not options.json and planned.result.servers and not options.dry_run:
         for note in find_sign_in_notes(directories, planned.result.servers):
             print(note)
@@ -127,8 +171,15 @@ def _find_target(options: Namespace, directories: paths.Directories) -> Path | N
         return state.settings.choose_directory(directory)
 
 
-def _prepare(directory: Path, directories: paths.Directories, sources: list[ClientServers], options: Namespace) -> None:
-    """Ask for trust in a directory that gets servers, and hide its secrets, which would be invalid otherwise."""
+def _prepare(
+    directory: Path,
+    directories: paths.Directories,
+    sources: list[ClientServers],
+    options: Namespace,
+) -> None:
+    """Ask for trust in a directory that gets servers, and hide its secrets, which would be invalid
+    otherwise.
+    """
     target = read_target(directories, directory, os.environ)
     expected = import_servers(sources, target, inline_secrets=options.inline_secrets)
     if expected.servers and _needs_trust(directory, directories):
@@ -144,15 +195,18 @@ def _is_same(one: Path, other: Path) -> bool:
 def _needs_trust(directory: Path, directories: paths.Directories) -> bool:
     """Return whether the content of a directory was not reviewed; a new one has none."""
     is_new = not os.path.lexists(directory)
-    return not (_is_same(directory, directories.user) or is_new or directories.config_file) and not is_trusted(
-        directory, directories.user, {}
-    )
+    return not (
+        _is_same(directory, directories.user) or is_new or directories.config_file
+    ) and not is_trusted(directory, directories.user, {})
 
 
 async def _import(
     app: "OneTool", sources: list[ClientServers], directory: Path | None, options: Namespace
 ) -> "tuple[PlannedServers, list[str]]":
-    """Add the servers to a settings directory, or to the settings that replicas share. Return what was done."""
+    """Add the servers to a settings directory, or to the settings that replicas share.
+
+    Return what was done.
+    """
     from onetool.admin.servers import edit_servers
 
     command = Invocation(app, options, CommandOutput())
@@ -161,7 +215,9 @@ async def _import(
     def plan(changes: ServerChanges) -> "PlannedServers":
         return changes.plan_import(sources, inline_secrets=options.inline_secrets)
 
-    planned, edited = await edit_servers(app, command.person, command.edit_query, plan, directory, keeps_backups=True)
+    planned, edited = await edit_servers(
+        app, command.person, command.edit_query, plan, directory, keeps_backups=True
+    )
     if edited.id is None or directory is None:
         return planned, []
     return planned, [*_describe_secrets_file(planned.edit, directory), *edited.notes]
@@ -194,13 +250,18 @@ def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
     if not existing and source in CLIENTS:
         message = f"no configuration of {CLIENTS[source].title} found: looked for {candidates[0]}"
         project = [file for file in CLIENTS[source].locate_files(machine) if file.exists()]
-        raise ToolError(message, hint=f"onetool import {shlex.quote(str(project[0]))}" if project else "")
+        raise ToolError(
+            message, hint=f"onetool import {shlex.quote(str(project[0]))}" if project else ""
+        )
     if source.startswith(("https://", "http://")):
         raise ToolError(
-            f"cannot import from a URL: {source}", hint=f"download it first: curl -fsSLo api.json {shlex.quote(source)}"
+            f"cannot import from a URL: {source}",
+            hint=f"download it first: curl -fsSLo api.json {shlex.quote(source)}",
         )
     if not existing:
-        raise ToolError(f"file not found: {source} (expected a file, or one of {', '.join(CLIENTS)})")
+        raise ToolError(
+            f"file not found: {source} (expected a file, or one of {', '.join(CLIENTS)})"
+        )
     return [read_servers(text_files.read(existing[0]), machine.working_dir)]
 
 
@@ -225,13 +286,18 @@ def _render_text(planned: "PlannedServers", done: list[str], *, is_dry: bool) ->
         moved = "Would move" if is_dry else "Moved"
         names = ", ".join(result.secrets)
         place = planned.edit.secrets_file.before.path
-        lines.append(f"{moved} secrets to {place}: {names} (--inline-secrets keeps them in onetool.yaml)")
+        lines.append(
+            f"{moved} secrets to {place}: {names} (--inline-secrets keeps them in onetool.yaml)"
+        )
     missing = (f"{name} ({text})" if text else name for name, text in result.missing.items())
     lines += [f"Missing secret: onetool secret set {what}" for what in missing]
     names = ", ".join(result.servers)
     ending = (
-        f"Imported {names}. Remove imported servers from your assistant's configuration so that they do not run twice."
+        f"Imported {names}. Remove imported servers from your assistant's configuration so that"
+        " they do not run twice."
     )
     if is_dry:
         ending = f"Would import {names}. Nothing was written (--dry-run)."
-    return "\n".join([*lines, *done, ending if names else "Nothing to import; no file was changed."])
+    return "\n".join(
+        [*lines, *done, ending if names else "Nothing to import; no file was changed."]
+    )

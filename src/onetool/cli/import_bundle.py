@@ -1,7 +1,7 @@
 """Imports HTTP tools from an OpenAPI document or a bundle's archive, and prints what is left to do.
 
-`onetool import` and `onetool bundles import` share this code. Only the user may allow hosts: without --write, the
-setting is printed but not written.
+`onetool import` and `onetool bundles import` share this code. Only the user may allow hosts:
+without --write, the setting is printed but not written.
 """
 
 import json
@@ -103,7 +103,11 @@ def read_content(path: Path) -> bytes:
 def main(options: Namespace, path: Path, content: bytes) -> int:
     try:
         document = read(
-            content, name=options.name, server=options.server, auth=options.auth, headers=options.header or ()
+            content,
+            name=options.name,
+            server=options.server,
+            auth=options.auth,
+            headers=options.header or (),
         )
         with blocked_signals():
             directories, done = _target(options)
@@ -127,18 +131,24 @@ async def _import(loaded: Loaded, document: BundleImport, options: Namespace) ->
         disables_removed=options.disable_removed,
     )
     async with OneTool(read=lambda: loaded) as app:
-        imported, _ = await import_bundle(app, identify_owner(), query, b"", document=document, update=update)
+        imported, _ = await import_bundle(
+            app, identify_owner(), query, b"", document=document, update=update
+        )
         return imported
 
 
 def _target(options: Namespace) -> tuple[Directories, list[str]]:
-    """Return the directories to import into, by default `.onetool` of the working directory, and messages."""
+    """Return the directories to import into, by default `.onetool` of the working directory, and
+    messages.
+    """
     directories = find_command_directories(options)
     if options.user:
         return replace(directories, project=None, config_file=None), []
     if directories.config_file is not None:
         return directories, []
-    is_home = os.path.realpath(directories.working_dir / FOLDER) == os.path.realpath(directories.user)
+    is_home = os.path.realpath(directories.working_dir / FOLDER) == os.path.realpath(
+        directories.user
+    )
     if options.project or (directories.project is None and not is_home):
         return _project(directories, is_dry=options.dry_run, stream=choose_stream(options))
     if directories.project is None or is_trusted(directories.project, directories.user, os.environ):
@@ -150,7 +160,9 @@ def _target(options: Namespace) -> tuple[Directories, list[str]]:
     return replace(directories, project=None), [str(left_alone)]
 
 
-def _project(directories: Directories, *, is_dry: bool, stream: TextIO) -> tuple[Directories, list[str]]:
+def _project(
+    directories: Directories, *, is_dry: bool, stream: TextIO
+) -> tuple[Directories, list[str]]:
     project = directories.project or directories.working_dir / FOLDER
     chosen = replace(directories, project=project)
     is_new = not os.path.lexists(project)
@@ -173,7 +185,11 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
             hint=f"{command} --server {details.get('example', 'https://api.example.com')}",
         )
     if "suggestion" in details:
-        update = f", or store new versions: {command} --update" if details.get("needs") == "update" else ""
+        update = (
+            f", or store new versions: {command} --update"
+            if details.get("needs") == "update"
+            else ""
+        )
         hint = f"choose another name: {command} --name {details['suggestion']}{update}"
         return ToolError(error.message, hint=hint)
     if error.fields.get("code") == "bundle_disabled":
@@ -181,16 +197,20 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
     return ToolError(f"{path}: {error.message}", hint=error.hint)
 
 
-# --- the hosts -----------------------------------------------------------------------------------------------------
+# --- the hosts ------------------------------------------------------------------------------------
 
 
 async def _allow(report: Report, app: OneTool) -> None:
-    """Allow the hosts beside the bundle, and to send secrets that have no value: others may be for other servers."""
+    """Allow the hosts beside the bundle, and to send secrets that have no value: others may be for
+    other servers.
+    """
     check_settings(app)
     person = identify_owner()
     if report.hosts:
         hosts = HostChanges(add=report.hosts)
-        edited = await change_hosts(app, person, EditQuery(), hosts, directory=report.directories.data)
+        edited = await change_hosts(
+            app, person, EditQuery(), hosts, directory=report.directories.data
+        )
         report.diff = edited.difference
         report.done.extend(edited.notes)
         report.is_written = True
@@ -198,10 +218,12 @@ async def _allow(report: Report, app: OneTool) -> None:
     if new:
         await change_secret_uses(app, person, EditQuery(), new, is_allowed=True)
         report.secret_uses = [use for use in report.secret_uses if use not in new]
-        report.done += [f"Allowed tools of {report.slug} to send {use.name} to {use.origin}" for use in new]
+        report.done += [
+            f"Allowed tools of {report.slug} to send {use.name} to {use.origin}" for use in new
+        ]
 
 
-# --- output --------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def _to_json(report: Report) -> JsonObject:
@@ -261,7 +283,10 @@ def _headline(report: Report) -> str:
     result = report.imported
     slug = report.slug
     if not result.added and not (result.kept or result.disabled):
-        return f"{slug}: already imported ({pluralize(len(report.document.tools), 'tool')}); nothing was changed."
+        return (
+            f"{slug}: already imported ({pluralize(len(report.document.tools), 'tool')}); nothing"
+            " was changed."
+        )
     versions = ", ".join(sorted({name.rpartition("@")[2] for name in result.added}))
     what = f"{pluralize(len(result.added), 'tool')} of version {versions}"
     where = bundles_directory(report.loaded)
@@ -281,10 +306,12 @@ def _about_hosts(report: Report) -> Iterator[str]:
         ]  # one line has to hold them all
         yield f"{INDENT}{SECTION}: {{{KEY}: {flow(all_hosts)}}}"
     addresses = (
-        host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0] for host in report.imported.hosts
+        host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0]
+        for host in report.imported.hosts
     )
     is_near = any(
-        name == "localhost" or (parse_address(name) is not None and not is_public(name)) for name in addresses
+        name == "localhost" or (parse_address(name) is not None and not is_public(name))
+        for name in addresses
     )
     if is_near and not report.loaded.settings.http.allow_private_addresses:
         yield "The host has a private or loopback address. To allow such addresses, also set:"
@@ -293,7 +320,10 @@ def _about_hosts(report: Report) -> Iterator[str]:
 
 def _next_steps(report: Report) -> Iterator[str]:
     if report.secrets or report.hosts:
-        yield "Running servers see the tools at once, and changed settings and secrets within 2 seconds."
+        yield (
+            "Running servers see the tools at once, and changed settings and secrets within 2"
+            " seconds."
+        )
     if report.imported.bundle is not None and not report.imported.bundle.is_enabled:
         yield f"The bundle is disabled. To enable it: onetool bundles enable {report.slug}"
     # The easiest tool to try: one that only reads and has few required arguments.
@@ -307,11 +337,13 @@ def _next_steps(report: Report) -> Iterator[str]:
         yield "Example:"
         words = (f"{key}={_value(value)}" for key, value in arguments.items())
         yield f"{INDENT}{shlex.join(['onetool', 'call', name, *words])}"
-        yield f"{INDENT}{python_name(name)}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+        yield (
+            f"{INDENT}{python_name(name)}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+        )
     yield f"\n{next_step(current_machine(), QUESTION.format(slug=report.slug))}"
 
 
-# --- example -------------------------------------------------------------------------------------------------------
+# --- example --------------------------------------------------------------------------------------
 
 
 def _effort(entry: tuple[str, JsonMapping]) -> tuple[bool, int]:
@@ -323,7 +355,11 @@ def _sample(part: Any) -> Any:
     if not isinstance(part, Mapping):
         return "text"
     lists = (values for key in ("examples", "enum") if isinstance(values := part.get(key), list))
-    given = [part.get("example"), part.get("default"), *(value for values in lists for value in values[:1])]
+    given = [
+        part.get("example"),
+        part.get("default"),
+        *(value for values in lists for value in values[:1]),
+    ]
     samples = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
     kind = part.get("type")
     return next((value for value in given if value is not None), samples.get(str(kind), "text"))
@@ -339,7 +375,7 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# --- the difference ---------------------------------------------------------------------------------------------------
+# --- the difference -------------------------------------------------------------------------------
 
 
 def _describe_difference(result: ImportedBundle, *, is_dry: bool) -> Iterator[str]:
@@ -348,7 +384,11 @@ def _describe_difference(result: ImportedBundle, *, is_dry: bool) -> Iterator[st
     lines = [
         *(f"+ {tool.slug}@{tool.version}  {tool.request}" for tool in found.added),
         *(f"- {tool.slug}@{tool.version}  {tool.request}" for tool in found.removed),
-        *(line for change in found.changed for line in _describe_change(change, is_kept=change.slug in result.kept)),
+        *(
+            line
+            for change in found.changed
+            for line in _describe_change(change, is_kept=change.slug in result.kept)
+        ),
     ]
     if not lines:
         return
@@ -367,7 +407,9 @@ def _describe_difference(result: ImportedBundle, *, is_dry: bool) -> Iterator[st
 
 
 def _describe_change(change: ToolChange, *, is_kept: bool) -> Iterator[str]:
-    note = " (edited here, not updated)" if is_kept else " (edited here)" if change.is_edited else ""
+    note = (
+        " (edited here, not updated)" if is_kept else " (edited here)" if change.is_edited else ""
+    )
     yield f"~ {change.slug}@{change.version} -> {change.new_version}{note}"
     yield from (f"    {_describe_field(each)}" for each in change.changes[:MAX_CHANGES])
     if len(change.changes) > MAX_CHANGES:
@@ -378,4 +420,6 @@ def _describe_field(change: FieldChange) -> str:
     name = f"{change.part} {change.name}"
     if change.before is None:
         return f"{name}: new: {change.after}"
-    return f"{name}: removed" if change.after is None else f"{name}: {change.before} -> {change.after}"
+    return (
+        f"{name}: removed" if change.after is None else f"{name}: {change.before} -> {change.after}"
+    )

@@ -1,7 +1,10 @@
-"""Create .onetool/ in this directory with commented settings and an example pack. Existing files are kept.
+"""Create .onetool/ in this directory with commented settings and an example pack.
 
-If .onetool/ exists and is not trusted, the command shows its content as `onetool trust` does, and asks first.
-In a terminal, the command asks whether to connect an installed assistant; --yes connects it without asking.
+Existing files are kept.
+
+If .onetool/ exists and is not trusted, the command shows its content as `onetool trust` does, and
+asks first. In a terminal, the command asks whether to connect an installed assistant; --yes
+connects it without asking.
 """
 
 import os
@@ -33,7 +36,9 @@ JSON = "print the written files as JSON, without asking"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="connect an installed assistant without asking")
+    parser.add_argument(
+        "--yes", action="store_true", help="connect an installed assistant without asking"
+    )
 
 
 def main(options: Namespace) -> int:
@@ -51,7 +56,10 @@ def main(options: Namespace) -> int:
     print_result(options, {"folder": str(directory), "written": list(map(str, written))}, lines)
     if options.json:
         return 0
-    print(f"\n{NEXT.format(example=scaffold.extension_file(directory, scaffold.EXAMPLE_PACK))}", end="")
+    print(
+        f"\n{NEXT.format(example=scaffold.extension_file(directory, scaffold.EXAMPLE_PACK))}",
+        end="",
+    )
     return _connect(options)
 
 
@@ -60,10 +68,12 @@ def _trust(directory: Path, user: Path) -> None:
     try:
         trust(directory, user)
     except StorageError as error:
-        raise ToolError(f"{directory} was created but not trusted: {error.message}", hint=error.hint) from None
+        raise ToolError(
+            f"{directory} was created but not trusted: {error.message}", hint=error.hint
+        ) from None
 
 
-# --- assistants ----------------------------------------------------------------------------------------------------
+# --- assistants -----------------------------------------------------------------------------------
 
 
 def _connect(options: Namespace) -> int:
@@ -81,7 +91,14 @@ def _connect(options: Namespace) -> int:
         print(f"To connect an assistant later: onetool connect {new[0].name} --write")
         return 0
     print()
-    given = {"client": chosen.name, "write": True, "project": False, "folder": None, "command": None, "json": False}
+    given = {
+        "client": chosen.name,
+        "write": True,
+        "project": False,
+        "folder": None,
+        "command": None,
+        "json": False,
+    }
     return connect.main(Namespace(**given))
 
 

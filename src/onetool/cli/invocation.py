@@ -1,8 +1,9 @@
-"""A command that is executed: its application, its options, its output, and the person who typed it.
+"""A command that is executed: its application, its options, its output, and the person who typed
+it.
 
-A command runs in the shared server (`onetool.cli.remote`) or in this process: `run_here` opens OneTool with the
-settings of this machine, on one event loop. Ctrl+C and SIGTERM cancel the work, so that everything is closed however it
-ends.
+A command runs in the shared server (`onetool.cli.remote`) or in this process: `run_here` opens
+OneTool with the settings of this machine, on one event loop. Ctrl+C and SIGTERM cancel the work, so
+that everything is closed however it ends.
 """
 
 import os
@@ -31,7 +32,9 @@ T = TypeVar("T")
 MAX_PAGE_SIZE = 200
 Work = Callable[["OneTool"], Awaitable[T]]
 # ONETOOL_STORE chooses the runs as well as the tokens, so it approves nothing in another store.
-GUARDED_VARIABLES = frozenset({"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_KEY", "ONETOOL_STORE", "ONETOOL_TRUST"})
+GUARDED_VARIABLES = frozenset(
+    {"ONETOOL_CONFIG", "ONETOOL_DEBUG", "ONETOOL_KEY", "ONETOOL_STORE", "ONETOOL_TRUST"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,9 @@ class Invocation:
         token: str | None = ""
         while token is not None and (limit is None or len(items) < limit):
             size = MAX_PAGE_SIZE if limit is None else min(MAX_PAGE_SIZE, limit - len(items))
-            page = await self.do(action, query.model_copy(update={"page_size": size, "page_token": token}), **options)
+            page = await self.do(
+                action, query.model_copy(update={"page_size": size, "page_token": token}), **options
+            )
             items += next(value for _, value in page if isinstance(value, list))
             token = page.next_page_token or None
         return items
@@ -81,7 +86,7 @@ class Invocation:
         """Raise if the settings are invalid, and print notices to standard error."""
         check_settings(self.app, self.output)
 
-    # --- changes of settings ---------------------------------------------------------------------------------------
+    # --- changes of settings ----------------------------------------------------------------------
 
     @property
     def edit_query(self) -> "EditQuery":
@@ -96,7 +101,10 @@ class Invocation:
 
     def show_edit(self, edited: "EditResult", **more: Any) -> None:
         """Print the difference of an edit, and when it takes effect."""
-        notes = [*edited.notes, *(f"Missing secret: onetool secret set {name}" for name in edited.missing)]
+        notes = [
+            *edited.notes,
+            *(f"Missing secret: onetool secret set {name}" for name in edited.missing),
+        ]
         ending = "Nothing was written (--dry-run)." if edited.difference else "Nothing to change."
         if edited.id is not None:
             undo = f" Undo it with `onetool settings undo {edited.id}`." if edited.can_undo else ""
@@ -105,11 +113,14 @@ class Invocation:
         self.show(data, [*filter(None, [edited.difference, *notes]), ending])
 
 
-# --- where a command runs -------------------------------------------------------------------------------------------
+# --- where a command runs -------------------------------------------------------------------------
 
 
 async def execute(module: ModuleType, command: Invocation) -> int:
-    """Execute a command and return its exit status. The function is that of the action, or of the module."""
+    """Execute a command and return its exit status.
+
+    The function is that of the action, or of the module.
+    """
     if getattr(module, "CHECKS_SETTINGS", True):
         command.check_settings()
     work = getattr(command.options, "work", None) or module.execute
@@ -139,8 +150,8 @@ def run_with_app(options: Namespace, work: Work[T], *, is_guarded: bool = False)
 async def open_app(options: Namespace, *, is_guarded: bool = False) -> "AsyncIterator[OneTool]":
     """Open OneTool, even if the settings are invalid.
 
-    Guarded, it is for a decision of a person. The caller sets the environment of the command: settings there must not
-    decide who may approve.
+    Guarded, it is for a decision of a person. The caller sets the environment of the command:
+    settings there must not decide who may approve.
     """
     from onetool.app import OneTool
 
@@ -160,7 +171,7 @@ def check_settings(app: "OneTool", output: CommandOutput | None = None) -> None:
     (output or CommandOutput()).notify(app.problems)
 
 
-# --- the person -----------------------------------------------------------------------------------------------------
+# --- the person -----------------------------------------------------------------------------------
 
 
 def identify_owner() -> "Person":
@@ -171,7 +182,9 @@ def identify_owner() -> "Person":
 
 
 def make_caller(agent: str) -> "Caller":
-    """Return the owner as this agent, with a session of its own: no command depends on an earlier one."""
+    """Return the owner as this agent, with a session of its own: no command depends on an earlier
+    one.
+    """
     from onetool.util.context import Caller
 
     return Caller(agent, is_owner=True, client="cli", session=os.urandom(8).hex())

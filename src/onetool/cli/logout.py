@@ -6,9 +6,15 @@ from onetool.cli.invocation import Invocation
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle")
-    parser.add_argument("--account", default=None, metavar="ACCOUNT", help="account of the server (default: all)")
-    parser.add_argument("--agent", default=None, metavar="AGENT", help="agent that was signed in for (default: all)")
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle"
+    )
+    parser.add_argument(
+        "--account", default=None, metavar="ACCOUNT", help="account of the server (default: all)"
+    )
+    parser.add_argument(
+        "--agent", default=None, metavar="AGENT", help="agent that was signed in for (default: all)"
+    )
 
 
 async def execute(command: Invocation) -> None:
@@ -16,7 +22,9 @@ async def execute(command: Invocation) -> None:
 
     options = command.options
     name = options.name
-    ended = await sign_out_all(command.app, command.person, name, account=options.account, agent=options.agent)
+    ended = await sign_out_all(
+        command.app, command.person, name, account=options.account, agent=options.agent
+    )
     labels = ", ".join(dict.fromkeys(ended))
     line = f"Signed out of {labels}." if ended else f"{name}: not signed in."
     command.show({"name": name, "signed_out": bool(ended)}, [line])

@@ -1,19 +1,21 @@
 """The entry point of the command line. It imports only the module of the command that it runs.
 
-Each command is a module of this package with `add_arguments(parser)` and `async execute(command)`, or a function for
-each action (`onetool.cli.options.Actions`). It runs in the shared server if there is one, and else in this process.
-`check(options)` reports usage errors before anything is opened. A module may also have these names:
+Each command is a module of this package with `add_arguments(parser)` and `async execute(command)`,
+or a function for each action (`onetool.cli.options.Actions`). It runs in the shared server if there
+is one, and else in this process. `check(options)` reports usage errors before anything is opened. A
+module may also have these names:
 
-- `JSON`: the help text of `--json`; `WITHOUT_JSON`: actions without it, or an empty name for the command
+- `JSON`: the help text of `--json`; `WITHOUT_JSON`: actions without it, or an empty name for the
+  command
 - `LOCAL`: True, or the actions that always run in this process, because they ask in the terminal
 - `IS_GUARDED`: a person decides, so it runs in this process, without settings of the environment
 - `CHECKS_SETTINGS`: False if the command also works with invalid settings
 - `TAKES_COMMAND`: arguments after `--` are another command
-- `main(options) -> int`, instead of `execute`: it opens no application, or one with other settings. An action may have
-  such a function, too, as the default of the option `main`.
+- `main(options) -> int`, instead of `execute`: it opens no application, or one with other settings.
+  An action may have such a function, too, as the default of the option `main`.
 
-Imports are deferred: `onetool tools` does not import the MCP library, and completion imports next to nothing.
-`onetool.cli.exit_status` handles errors and exit statuses.
+Imports are deferred: `onetool tools` does not import the MCP library, and completion imports next
+to nothing. `onetool.cli.exit_status` handles errors and exit statuses.
 """
 
 import importlib
@@ -102,7 +104,10 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def parse(parser: ArgumentParser, module: ModuleType, arguments: list[str]) -> Namespace:
-    """Return the options of a command. `following` is the command after `--`, for commands that take one."""
+    """Return the options of a command.
+
+    `following` is the command after `--`, for commands that take one.
+    """
     following: list[str] = []
     if "--" in arguments and getattr(module, "TAKES_COMMAND", False):
         at = arguments.index("--")
@@ -129,7 +134,10 @@ def _unknown_command(word: str) -> str:
 
     from onetool.util.text import quote, suggestion_hint
 
-    hint = suggestion_hint(get_close_matches(word, COMMANDS, 1)) or "run `onetool --help` to see all commands"
+    hint = (
+        suggestion_hint(get_close_matches(word, COMMANDS, 1))
+        or "run `onetool --help` to see all commands"
+    )
     return f"unknown command {quote(word)}: expected one of {', '.join(COMMANDS)}\nHint: {hint}"
 
 
@@ -140,7 +148,9 @@ def _overview_parser() -> ArgumentParser:
     listed = "\n".join(f"  {name:{width}}  {text}" for name, text in COMMANDS.items())
     parser = ArgumentParser(
         prog="onetool",
-        description="An MCP server with one tool, `run`, for Python code that can call all connected tools",
+        description=(
+            "An MCP server with one tool, `run`, for Python code that can call all connected tools"
+        ),
         epilog=f"commands:\n{listed}\n\n{ENDING}",
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -172,10 +182,14 @@ def can_be_remote(module: ModuleType) -> bool:
 
 
 def load_command(name: str) -> ModuleType:
-    return importlib.import_module(f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}")
+    return importlib.import_module(
+        f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}"
+    )
 
 
-def make_parser(name: str, module: ModuleType, parser_class: type[ArgumentParser] = ArgumentParser) -> ArgumentParser:
+def make_parser(
+    name: str, module: ModuleType, parser_class: type[ArgumentParser] = ArgumentParser
+) -> ArgumentParser:
     parser = parser_class(prog=f"onetool {name}", description=module.__doc__)
     parser.add_argument("--config", type=Path, metavar="FILE", help="path to the settings file")
     parser.set_defaults(json=False)
@@ -196,17 +210,24 @@ def _add_json(parser: ArgumentParser, module: ModuleType) -> None:
     for name, each in parsers.items():
         if name not in without:
             each.add_argument(
-                "--json", action="store_true", default=SUPPRESS, help=getattr(module, "JSON", "print JSON")
+                "--json",
+                action="store_true",
+                default=SUPPRESS,
+                help=getattr(module, "JSON", "print JSON"),
             )
 
 
 def _check_environment() -> None:
-    """Raise a readable error if the working or home directory is unusable, which every command needs."""
+    """Raise a readable error if the working or home directory is unusable, which every command
+    needs.
+    """
     try:
         Path.cwd()
     except OSError as error:
         reason = error.strerror or error
-        raise ToolError(f"cannot use the current directory: {reason}", hint="change to another directory") from None
+        raise ToolError(
+            f"cannot use the current directory: {reason}", hint="change to another directory"
+        ) from None
     try:
         Path.home()
     except RuntimeError:

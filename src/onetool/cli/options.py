@@ -17,7 +17,9 @@ class Actions:
     """The actions of a command, such as `list`. With a default, none is required."""
 
     def __init__(self, parser: ArgumentParser, default: Work | None = None) -> None:
-        self._parsers = parser.add_subparsers(dest="action", metavar="ACTION", required=default is None)
+        self._parsers = parser.add_subparsers(
+            dest="action", metavar="ACTION", required=default is None
+        )
         parser.set_defaults(work=default)
 
     def add(self, name: str, work: Work, text: str) -> ArgumentParser:
@@ -33,13 +35,17 @@ def add_agent(parser: ArgumentParser) -> None:
 
 
 def add_effects(parser: ArgumentParser) -> None:
-    parser.add_argument("--effects", action="store_true", help="also run what may write, execute or use the network")
+    parser.add_argument(
+        "--effects", action="store_true", help="also run what may write, execute or use the network"
+    )
 
 
 def add_destination(parser: ArgumentParser) -> None:
     """Add the options that choose where an import goes."""
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--user", action="store_true", help="import into ~/.onetool, for all directories")
+    where.add_argument(
+        "--user", action="store_true", help="import into ~/.onetool, for all directories"
+    )
     text = "import into .onetool of this directory, and trust it after a review"
     where.add_argument("--project", action="store_true", help=text)
 
@@ -48,8 +54,12 @@ def add_edit_options(*parsers: ArgumentParser, chooses_file: bool = False) -> No
     """Add the options of a change of settings."""
     for parser in parsers:
         if chooses_file:
-            parser.add_argument("--user", action="store_true", help="write to ~/.onetool, for all directories")
-        parser.add_argument("--dry-run", action="store_true", help="show the change without writing it")
+            parser.add_argument(
+                "--user", action="store_true", help="write to ~/.onetool, for all directories"
+            )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the change without writing it"
+        )
 
 
 def find_command_directories(options: Namespace) -> Directories:
@@ -58,10 +68,16 @@ def find_command_directories(options: Namespace) -> Directories:
 
 
 def choose_stream(options: Namespace) -> TextIO:
-    """Return the stream for questions and progress: with `--json`, standard output has only the JSON."""
+    """Return the stream for questions and progress: with `--json`, standard output has only the
+    JSON.
+    """
     return sys.stderr if options.json else sys.stdout
 
 
 def print_result(options: Namespace, data: object, lines: Iterable[str]) -> None:
     """Print data as JSON with `--json`, else as lines, for a command without an application."""
-    print(json.dumps(data, indent=2, ensure_ascii=False, default=str) if options.json else "\n".join(lines))
+    print(
+        json.dumps(data, indent=2, ensure_ascii=False, default=str)
+        if options.json
+        else "\n".join(lines)
+    )

@@ -50,11 +50,16 @@ class PackReport:
 
     @property
     def is_ok(self) -> bool:
-        return not self.counts["failed"] and all(problem.level != PROBLEM for problem in self.problems)
+        return not self.counts["failed"] and all(
+            problem.level != PROBLEM for problem in self.problems
+        )
 
     @property
     def counts(self) -> dict[str, int]:
-        return {word: sum(each.status == status for each in self.outcomes) for word, status in COUNTS.items()}
+        return {
+            word: sum(each.status == status for each in self.outcomes)
+            for word, status in COUNTS.items()
+        }
 
     def to_json(self) -> JsonObject:
         return {
@@ -64,13 +69,21 @@ class PackReport:
         }
 
     def print(self, redact: Redact) -> None:
-        """Print a line for each problem, example and test, with the details of failures, and the counts."""
+        """Print a line for each problem, example and test, with the details of failures, and the
+        counts.
+        """
         for problem in self.problems:
             mark, color = MARKS[problem.level]
             print(f"{color(f'{mark:7}')}  {indent(redact(str(problem)), ' ' * 9).lstrip()}")
         for outcome in self.outcomes:
             _print_outcome(outcome, redact)
-        print(", ".join(f"{count} {word}" for word, count in self.counts.items() if count or word == "passed"))
+        print(
+            ", ".join(
+                f"{count} {word}"
+                for word, count in self.counts.items()
+                if count or word == "passed"
+            )
+        )
 
 
 def _print_outcome(outcome: CheckOutcome, redact: Redact) -> None:

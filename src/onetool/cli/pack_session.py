@@ -40,7 +40,9 @@ CREATE = "run `onetool init` to create an example, .onetool/tools/hello/hello_to
 
 
 def run_with_pack(options: Namespace, work: Callable[[OneTool, Path], Awaitable[T]]) -> T:
-    """Run a coroutine function with OneTool and the file of the pack; `options.effects` allows more than reading."""
+    """Run a coroutine function with OneTool and the file of the pack; `options.effects` allows more
+    than reading.
+    """
     named = _find_named_file(options.pack)
     directories = find_command_directories(options)
     project = _find_project(options.pack, named, directories)
@@ -48,7 +50,9 @@ def run_with_pack(options: Namespace, work: Callable[[OneTool, Path], Awaitable[
         require_trust(directories, project, sys.stdout)
 
     def read() -> Loaded:
-        return _adjust(read_settings(os.environ, Path.cwd(), options.config), effects=options.effects)
+        return _adjust(
+            read_settings(os.environ, Path.cwd(), options.config), effects=options.effects
+        )
 
     async def open_and_work() -> T:
         async with OneTool(read=read) as app:
@@ -61,18 +65,26 @@ def run_with_pack(options: Namespace, work: Callable[[OneTool, Path], Awaitable[
 
 
 def _adjust(loaded: Loaded, *, effects: bool) -> Loaded:
-    """Return the settings for tests: the default agent may call all tools, and calls are not counted."""
+    """Return the settings for tests: the default agent may call all tools, and calls are not
+    counted.
+    """
     given = loaded.settings
     permissions = frozenset(Permission) if effects else frozenset({Permission.READ})
-    update = {"permissions": permissions, "tools": None, "policy": "open"}  # the user asked for the effects
+    update = {
+        "permissions": permissions,
+        "tools": None,
+        "policy": "open",
+    }  # the user asked for the effects
     agent = given.agents["default"].model_copy(update=update)
     stats = given.stats.model_copy(update={"enabled": False})
-    tools = {name: pack.model_copy(update={"queue": ""}) for name, pack in given.tools.items()}  # they run here
+    tools = {
+        name: pack.model_copy(update={"queue": ""}) for name, pack in given.tools.items()
+    }  # they run here
     changed = {"agents": {**given.agents, "default": agent}, "stats": stats, "tools": tools}
     return replace(loaded, settings=given.model_copy(update=changed))
 
 
-# --- the file of a pack ---------------------------------------------------------------------------------------------
+# --- the file of a pack ---------------------------------------------------------------------------
 
 
 def _find_named_file(text: str) -> Path | None:
@@ -82,19 +94,28 @@ def _find_named_file(text: str) -> Path | None:
     file = Path(os.path.abspath(text))  # noqa: PTH100 - unlike Path.resolve, it keeps links
     if not file.is_file():
         message = f"{file} is a directory" if file.is_dir() else f"no such file: {file}"
-        files = [str(each) for each in sorted((file if file.is_dir() else file.parent).glob(f"*{SUFFIX}.py"))]
+        files = [
+            str(each)
+            for each in sorted((file if file.is_dir() else file.parent).glob(f"*{SUFFIX}.py"))
+        ]
         near = files if file.is_dir() else get_close_matches(str(file), files, 1)
         raise ToolError(f"{message}; a pack is {EXPECTED}", hint=suggestion_hint(near) or CREATE)
     if not file.name.endswith(f"{SUFFIX}.py"):
-        hint = f"rename it to {file.stem}{SUFFIX}.py, or {CREATE}" if file.suffix == ".py" else CREATE
+        hint = (
+            f"rename it to {file.stem}{SUFFIX}.py, or {CREATE}" if file.suffix == ".py" else CREATE
+        )
         raise ToolError(f"{file} is not a pack: expected {EXPECTED}", hint=hint)
     return file
 
 
 def _find_project(name: str, named: Path | None, directories: Directories) -> Path | None:
-    """Return the project that a pack belongs to: its code and the tests beside it must not run without trust."""
+    """Return the project that a pack belongs to: its code and the tests beside it must not run
+    without trust.
+    """
     if named is not None:
-        candidates = (parent if parent.name == FOLDER else parent / FOLDER for parent in named.parents)
+        candidates = (
+            parent if parent.name == FOLDER else parent / FOLDER for parent in named.parents
+        )
         project = next(filter(is_directory, candidates), None)
     else:
         project = directories.project
@@ -105,14 +126,21 @@ def _find_project(name: str, named: Path | None, directories: Directories) -> Pa
 
 
 def _find_pack_file(app: OneTool, name: str) -> Path:
-    files = {extension.pack: extension.file for extension in reversed(app.extensions.all_extensions)}
+    files = {
+        extension.pack: extension.file for extension in reversed(app.extensions.all_extensions)
+    }
     if name in files:
         return files[name]
     message = f"no extension pack named {quote(name)}"
     if app.registry.is_pack(python_name(name)):
-        message = f"{quote(name)} is not an extension pack: its tools do not come from a file of yours"
+        message = (
+            f"{quote(name)} is not an extension pack: its tools do not come from a file of yours"
+        )
     hint = suggestion_hint(get_close_matches(name, files, 1))
-    raise ToolError(message, hint=hint or (f"extension packs are {', '.join(sorted(files))}" if files else CREATE))
+    raise ToolError(
+        message,
+        hint=hint or (f"extension packs are {', '.join(sorted(files))}" if files else CREATE),
+    )
 
 
 def find_extension(app: OneTool, file: Path) -> Extension | None:
@@ -122,10 +150,14 @@ def find_extension(app: OneTool, file: Path) -> Extension | None:
 
 def find_tools(app: OneTool, extension: Extension) -> list[Tool]:
     """Return the tools of a pack; none if it cannot be used."""
-    return [tool for tool in app.extensions.list_tools(extension.pack) if tool.file == str(extension.file)]
+    return [
+        tool
+        for tool in app.extensions.list_tools(extension.pack)
+        if tool.file == str(extension.file)
+    ]
 
 
-# --- checks ---------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 async def check_pack(app: OneTool, extension: Extension, *, effects: bool) -> PackReport:
@@ -141,7 +173,9 @@ async def check_pack(app: OneTool, extension: Extension, *, effects: bool) -> Pa
             return report
         for tool in tools:
             progress.update(f"running the examples of {tool.name}")
-            report.outcomes.extend(await run_examples(app, tool, progress.on_event, effects=effects))
+            report.outcomes.extend(
+                await run_examples(app, tool, progress.on_event, effects=effects)
+            )
         progress.update(f"running the tests of {extension.pack}")
         report.outcomes.extend(await _run_tests(app, extension, tools, output, effects=effects))
     return report
@@ -150,11 +184,19 @@ async def check_pack(app: OneTool, extension: Extension, *, effects: bool) -> Pa
 def _find_problems(app: OneTool, extension: Extension) -> list[Problem]:
     """Return the problems of a file, found without running it."""
     conflict = app.extensions.name_conflicts.get(extension.pack)
-    found = [each for each in (extension.problem, conflict, *extension.problems) if each is not None]
+    found = [
+        each for each in (extension.problem, conflict, *extension.problems) if each is not None
+    ]
     if found or extension.functions:
         return found
     message = f"{extension.file}: the pack has no tools"
-    return [Problem(message, "write a function whose name does not begin with _", Location(str(extension.file)))]
+    return [
+        Problem(
+            message,
+            "write a function whose name does not begin with _",
+            Location(str(extension.file)),
+        )
+    ]
 
 
 async def _start_worker(app: OneTool, tools: list[Tool], output: RunOutput) -> Problem | None:
@@ -179,7 +221,9 @@ async def _run_tests(
     if not effects and (reason := explain_effects(needed)):
         return [CheckOutcome(f"{TESTS_DIRECTORY}/", SKIPPED, detail=reason)]
     try:
-        tests = await app.extensions.run_tests(extension.pack, app.runs.open_context(Caller(), output))
+        tests = await app.extensions.run_tests(
+            extension.pack, app.runs.open_context(Caller(), output)
+        )
     except Exception as error:  # noqa: BLE001 - the worker passes on whatever pytest raises
         return [CheckOutcome(f"{TESTS_DIRECTORY}/", FAILED, detail=f"cannot run pytest: {error}")]
     return [CheckOutcome(**test) for test in tests]

@@ -1,7 +1,7 @@
 """Reject the calls of a run that wait.
 
-The code of the run gets an error that it can catch. The command asks for confirmation in the terminal. Without a
-terminal, it needs a token of scope approve.
+The code of the run gets an error that it can catch. The command asks for confirmation in the
+terminal. Without a terminal, it needs a token of scope approve.
 """
 
 import argparse
@@ -15,7 +15,9 @@ IS_GUARDED = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="id of the run, or its first characters")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="reason, which the code and the model see")
+    parser.add_argument(
+        "--reason", default="", metavar="TEXT", help="reason, which the code and the model see"
+    )
     parser.add_argument("--stop", action="store_true", help="also end the run")
     add_decision_arguments(parser)
 
@@ -29,8 +31,13 @@ async def execute(command: Invocation) -> None:
     if not calls:
         raise ToolError(
             f"run {run.id} waits for the outcome of a call, which cannot be rejected",
-            hint="use `onetool approve` with --happened, --not-happened or --repeat, or end the run with --stop",
+            hint=(
+                "use `onetool approve` with --happened, --not-happened or --repeat, or end the run"
+                " with --stop"
+            ),
         )
-    request = DecisionRequest.parse({"decision": "reject", "reason": options.reason, "stop": options.stop})
+    request = DecisionRequest.parse(
+        {"decision": "reject", "reason": options.reason, "stop": options.stop}
+    )
     todo = "Reject {}, and end the run" if options.stop else "Reject {}"
     await decide(command, waiting, calls, request, todo=todo, done="Rejected {}")

@@ -34,10 +34,14 @@ def main(options: Namespace) -> int:
         asked = [entry.pid for entry in list_servers(user)]
         generation = request_reload(user) if asked else 0
     except OSError as error:
-        raise ToolError(f"cannot reach running servers: {user}: {error.strerror or error}") from None
+        raise ToolError(
+            f"cannot reach running servers: {user}: {error.strerror or error}"
+        ) from None
     servers = _wait_for_answers(user, generation, options.timeout) if asked else []
     lines = [_describe(entry, generation) for entry in servers]
-    print_result(options, {"servers": lines}, map(_render, lines) if lines else ["No server is running."])
+    print_result(
+        options, {"servers": lines}, map(_render, lines) if lines else ["No server is running."]
+    )
     return 0 if all(line["ok"] for line in lines) else 1
 
 

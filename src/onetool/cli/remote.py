@@ -1,7 +1,8 @@
-"""Executes commands that clients send to the shared server, with the same functions as the command line.
+"""Executes commands that clients send to the shared server, with the same functions as the command
+line.
 
-`execute` is called on the event loop of the server, with the application of the client. It writes to a `RemoteOutput`,
-which sends the text to the client. Cancelling it cancels the run or call.
+`execute` is called on the event loop of the server, with the application of the client. It writes
+to a `RemoteOutput`, which sends the text to the client. Cancelling it cancels the run or call.
 """
 
 import asyncio
@@ -39,12 +40,14 @@ class NotRemote(Exception):
     """Raised before anything ran: the client must execute the command itself."""
 
 
-async def execute(app: "OneTool", argv: list[str], output: CommandOutput, stdin_text: str | None = None) -> int:
+async def execute(
+    app: "OneTool", argv: list[str], output: CommandOutput, stdin_text: str | None = None
+) -> int:
     """Execute a command, such as `["run", "1+1", "--json"]`, and return its exit status.
 
-    `stdin_text` is the code of `run -`. Raise NotRemote for usage errors, `--help`, `--config`, commands and actions of
-    the client's process, code that is not UTF-8, and if the settings files have changed or are invalid: the client
-    executes these itself.
+    `stdin_text` is the code of `run -`. Raise NotRemote for usage errors, `--help`, `--config`,
+    commands and actions of the client's process, code that is not UTF-8, and if the settings files
+    have changed or are invalid: the client executes these itself.
     """
     if not argv or argv[0] not in COMMANDS:
         raise NotRemote
@@ -104,7 +107,11 @@ class RemoteOutput(CommandOutput):
     is_remote = True
 
     def __init__(
-        self, send: Send, terminals: frozenset[int], environment: Mapping[str, str], columns: int = DEFAULT_WIDTH
+        self,
+        send: Send,
+        terminals: frozenset[int],
+        environment: Mapping[str, str],
+        columns: int = DEFAULT_WIDTH,
     ) -> None:
         self._send = send
         self._terminals = terminals

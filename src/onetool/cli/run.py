@@ -16,10 +16,16 @@ JSON = "print the response as JSON: {blocks, is_error}"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("code", nargs="?", metavar="CODE", help="Python code, or - to read it from standard input")
-    parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="file to read the code from")
+    parser.add_argument(
+        "code", nargs="?", metavar="CODE", help="Python code, or - to read it from standard input"
+    )
+    parser.add_argument(
+        "-f", "--file", type=Path, metavar="FILE", help="file to read the code from"
+    )
     add_agent(parser)
-    parser.add_argument("--plan", action="store_true", help="list the calls with effects instead of making them")
+    parser.add_argument(
+        "--plan", action="store_true", help="list the calls with effects instead of making them"
+    )
     parser.add_argument("--format", choices=FORMATS, help="format of the result")
 
 
@@ -42,16 +48,23 @@ async def execute(command: Invocation) -> int:
     if options.json:
         from onetool.util.render import render
 
-        output.write(render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json") + "\n")
+        output.write(
+            render({"blocks": list(answer.blocks), "is_error": answer.is_error}, "json") + "\n"
+        )
     else:
         output.write(f"{answer.text}\n")
-    return WAITING if answer.is_paused or answer.error == ApprovalRequired.type else int(answer.is_error)
+    return (
+        WAITING
+        if answer.is_paused or answer.error == ApprovalRequired.type
+        else int(answer.is_error)
+    )
 
 
 def _read_code(options: Namespace) -> str:
     if (options.code is None) == (options.file is None):
         options.usage_error(
-            "expected either CODE or --file, for example: onetool run 'ot.tools()', onetool run -f FILE, onetool run -"
+            "expected either CODE or --file, for example: onetool run 'ot.tools()', onetool run -f"
+            " FILE, onetool run -"
         )
     try:
         if options.file is not None:
@@ -59,5 +72,9 @@ def _read_code(options: Namespace) -> str:
             return text
         return sys.stdin.buffer.read().decode() if options.code == "-" else str(options.code)
     except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not valid UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        reason = (
+            "it is not valid UTF-8"
+            if isinstance(error, UnicodeDecodeError)
+            else error.strerror or error
+        )
         raise ToolError(f"cannot read {options.file or 'standard input'}: {reason}") from None

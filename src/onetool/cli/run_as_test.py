@@ -29,7 +29,9 @@ def test_run_{short}() -> None:
 '''
 PASSES = "    assert replay(CODE, CALLS, seed={seed!r}, started={started!r}) == VALUE"
 # NaN is not equal to itself, but its text is.
-PASSES_WITH_NAN = "    assert repr(replay(CODE, CALLS, seed={seed!r}, started={started!r})) == repr(VALUE)"
+PASSES_WITH_NAN = (
+    "    assert repr(replay(CODE, CALLS, seed={seed!r}, started={started!r})) == repr(VALUE)"
+)
 FAILS = """\
     with pytest.raises(Exception) as raised:  # noqa: PT011 - the message is checked below
         replay(CODE, CALLS, seed={seed!r}, started={started!r})
@@ -37,11 +39,17 @@ FAILS = """\
 
 
 def write_test(
-    run: RunRecord, calls: Iterable[DurableCall], redact: Callable[[Any], Any], code: str | None = None
+    run: RunRecord,
+    calls: Iterable[DurableCall],
+    redact: Callable[[Any], Any],
+    code: str | None = None,
 ) -> str:
-    """Return the source of the test. Secrets are redacted in the code, the arguments and the results alike.
+    """Return the source of the test.
 
-    Raise if the replay ends differently than the run. It takes about a second and starts an event loop.
+    Secrets are redacted in the code, the arguments and the results alike.
+
+    Raise if the replay ends differently than the run. It takes about a second and starts an event
+    loop.
     """
     answered = list_answered(calls)
     check_replayable(run, answered)
@@ -58,7 +66,9 @@ def write_test(
     error = outcome.error
     code = redact(run.code if code is None else code)
     value = redact(outcome.value)
-    message = None if error is None else redact(str(error.get("message", "")).partition(LINE_BREAK)[0])
+    message = (
+        None if error is None else redact(str(error.get("message", "")).partition(LINE_BREAK)[0])
+    )
     _check_replay(run, code, recorded, value, message)
     written_calls = _write_value(recorded)
     if message is None:
@@ -87,7 +97,9 @@ def write_test(
     )
 
 
-def _check_replay(run: RunRecord, code: str, calls: list[JsonObject], value: Any, message: str | None) -> None:
+def _check_replay(
+    run: RunRecord, code: str, calls: list[JsonObject], value: Any, message: str | None
+) -> None:
     """Raise unless the replay returns this value, or raises an error with this message."""
     from onetool.integrations.testing import replay
 
@@ -101,7 +113,9 @@ def _check_replay(run: RunRecord, code: str, calls: list[JsonObject], value: Any
         if message is None and (replayed == value or repr(replayed) == repr(value)):
             return
         difference = "returns another value" if message is None else "raises no error"
-    raise ToolError(f"cannot write a test of {run.id}: without tools and settings, the code {difference}")
+    raise ToolError(
+        f"cannot write a test of {run.id}: without tools and settings, the code {difference}"
+    )
 
 
 def _write_value(value: Any) -> str:
@@ -119,6 +133,11 @@ def _find_names(source: str) -> set[str]:
 def _write_text(text: str) -> str:
     """Return a string literal, on several lines if every character can be shown as it is."""
     lines = text.strip("\n").split("\n")
-    if '"""' in text or "\\" in text or text.endswith('"') or not all(line.isprintable() for line in lines):
+    if (
+        '"""' in text
+        or "\\" in text
+        or text.endswith('"')
+        or not all(line.isprintable() for line in lines)
+    ):
         return repr(text)
     return '"""\\\n' + "\n".join(lines) + '\n"""' if len(lines) > 1 else repr(text)

@@ -24,9 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = Actions(parser, _list)
     listing = actions.add("list", _list, "List runs, newest first (the default action)")
     show = actions.add("show", _show, "Show a run with its calls")
-    about = "id of the run (of one with effects or approvals, its first characters), or last for the newest"
+    about = (
+        "id of the run (of one with effects or approvals, its first characters), or last for the"
+        " newest"
+    )
     show.add_argument("run", metavar="RUN", help=about)
-    show.add_argument("--as-test", action="store_true", help="print a Python test that replays the run")
+    show.add_argument(
+        "--as-test", action="store_true", help="print a Python test that replays the run"
+    )
     for action in (parser, listing):
         _add_filters(action)
 
@@ -45,10 +50,14 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
     add("--min-ms", "minimum duration in milliseconds", type=float, metavar="MS")
     add("--max-ms", "maximum duration in milliseconds", type=float, metavar="MS")
     add("--order", "order of the runs (default: newest)", choices=("newest", "oldest", "slowest"))
-    add("--json-lines", "print all matching runs with calls and values, one JSON object per line", action="store_true")
+    add(
+        "--json-lines",
+        "print all matching runs with calls and values, one JSON object per line",
+        action="store_true",
+    )
 
 
-# --- list ----------------------------------------------------------------------------------------------------------
+# --- list -----------------------------------------------------------------------------------------
 
 
 async def _list(command: Invocation) -> None:
@@ -66,7 +75,9 @@ async def _list(command: Invocation) -> None:
 def _read_query(options: argparse.Namespace) -> "RunListQuery":
     from onetool.admin.runs import RunListQuery
 
-    values = {name: value for name, value in vars(options).items() if name in RunListQuery.model_fields}
+    values = {
+        name: value for name, value in vars(options).items() if name in RunListQuery.model_fields
+    }
     if "token" in options:
         values["actor"] = f"token {options.token}"
     return RunListQuery().model_copy(update=values)
@@ -76,7 +87,9 @@ def _format_line(run: "Run") -> str:
     code = next((line for line in run.command.splitlines() if line.strip()), run.name)
     calls = pluralize(run.call_count, "call")
     duration = _format_duration(run.duration_ms)
-    about = f"{run.id}  {_format_time(run)}  {run.state:11} {duration:>10}  agent {run.agent}, {calls}"
+    about = (
+        f"{run.id}  {_format_time(run)}  {run.state:11} {duration:>10}  agent {run.agent}, {calls}"
+    )
     return f"{about}  {shorten(code, MAX_CODE_CHARS)}"
 
 
@@ -99,7 +112,7 @@ async def _export(command: Invocation) -> None:
             break
 
 
-# --- show ----------------------------------------------------------------------------------------------------------
+# --- show -----------------------------------------------------------------------------------------
 
 
 async def _show(command: Invocation) -> None:
@@ -111,7 +124,9 @@ async def _show(command: Invocation) -> None:
     run_id = command.options.run
     if command.options.as_test:
         newest = app.state.runs.list_runs(limit=1) if run_id == LAST else []
-        command.output.write(await run_in_thread(_write_test, app, newest[0].id if newest else run_id))
+        command.output.write(
+            await run_in_thread(_write_test, app, newest[0].id if newest else run_id)
+        )
         return
     if run_id == LAST:
         runs = await command.list_all(list_runs, RunListQuery(), 1)
@@ -146,13 +161,20 @@ def _describe(run: "RunDetails") -> "Iterator[str]":
     yield f"{run.id}  {run.state}{f': {reason}' if reason else ''}"
     actor = f"{run.actor}, " if run.actor else ""
     started = f"started {_format_time(run)}, took {_format_duration(run.duration_ms)}"
-    yield f"{actor}agent {run.agent}, client {run.client or 'unknown'}, {started}, in {run.directory or 'unknown'}"
+    yield (
+        f"{actor}agent {run.agent}, client {run.client or 'unknown'}, {started}, in"
+        f" {run.directory or 'unknown'}"
+    )
     yield from ("", *(f"    {line}" for line in run.command.splitlines()), "")
     if not run.calls or any(call.by or call.reason for call in run.recorded):
         yield from _describe_recorded(run)
     for number, call in enumerate(run.calls, 1):
         yield f"{number}. {call.name}  {call.error or 'done'}  {call.duration_ms or 0:,.0f} ms"
-        for label, value in (("arguments", call.arguments), ("->", call.result), ("error", call.message)):
+        for label, value in (
+            ("arguments", call.arguments),
+            ("->", call.result),
+            ("error", call.message),
+        ):
             if value is not None:
                 yield f"     {label} {value}"
     for label, value in (("Printed", run.printed), ("Value", run.result), ("Error", run.message)):
@@ -163,7 +185,13 @@ def _describe(run: "RunDetails") -> "Iterator[str]":
 def _describe_recorded(run: "RunDetails") -> "Iterator[str]":
     for call in run.recorded:
         by = f" by {call.by}" if call.by else ""
-        yield f"{call.number}. {call.tool}  {call.state}{by}{': ' if call.reason else ''}{call.reason}"
-        yield from (f"     {name}: {json.dumps(value, ensure_ascii=False)}" for name, value in call.arguments.items())
+        yield (
+            f"{call.number}. {call.tool} "
+            f" {call.state}{by}{': ' if call.reason else ''}{call.reason}"
+        )
+        yield from (
+            f"     {name}: {json.dumps(value, ensure_ascii=False)}"
+            for name, value in call.arguments.items()
+        )
         if call.result is not None:
             yield f"     -> {json.dumps(call.result, ensure_ascii=False)}"

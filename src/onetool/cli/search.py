@@ -12,7 +12,9 @@ DEFAULT_LIMIT = 10
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("query", nargs="+", metavar="QUERY", help="name or keywords, such as: free disk space")
+    parser.add_argument(
+        "query", nargs="+", metavar="QUERY", help="name or keywords, such as: free disk space"
+    )
     parser.add_argument(
         "--limit",
         type=int,
@@ -30,7 +32,9 @@ async def execute(command: Invocation) -> None:
 
 def check(options: Namespace) -> None:
     if not " ".join(options.query).strip():
-        options.usage_error("the query is empty: describe what you need, such as: onetool search free disk space")
+        options.usage_error(
+            "the query is empty: describe what you need, such as: onetool search free disk space"
+        )
     if options.limit < 1:
         options.usage_error(f"invalid limit {options.limit} (expected 1 or more)")
 
@@ -39,4 +43,6 @@ def _render(query: str, hits: list[JsonObject]) -> str:
     if not hits:
         return f"Nothing matches {quote(query)}. Run `onetool tools` to list all tools."
     names = [f"${hit['name']}" if hit["kind"] == "snippet" else str(hit["name"]) for hit in hits]
-    return "\n".join(f"{name:24} {hit['description']}" for name, hit in zip(names, hits, strict=True))
+    return "\n".join(
+        f"{name:24} {hit['description']}" for name, hit in zip(names, hits, strict=True)
+    )

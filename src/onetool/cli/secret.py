@@ -1,4 +1,7 @@
-"""Manage the secrets in secrets.yaml, or in the store. Values are read from a prompt or standard input, never shown."""
+"""Manage the secrets in secrets.yaml, or in the store.
+
+Values are read from a prompt or standard input, never shown.
+"""
 
 import sys
 from argparse import ArgumentParser
@@ -23,11 +26,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     setting = actions.add("set", _set, "Set a secret, from a prompt or from standard input")
     delete = actions.add("delete", _delete, "Delete a secret")
     allow = actions.add("allow", _allow, "Let tools of a bundle send a secret to an origin")
-    disallow = actions.add("disallow", _allow, "No longer let tools of a bundle send a secret to an origin")
+    disallow = actions.add(
+        "disallow", _allow, "No longer let tools of a bundle send a secret to an origin"
+    )
     for action in (allow, disallow):
         action.add_argument("name", metavar="NAME", help="name of the secret")
         action.add_argument("--bundle", metavar="SLUG", required=True, help="name of the bundle")
-        action.add_argument("--host", metavar="ORIGIN", required=True, help="such as https://api.example.com")
+        action.add_argument(
+            "--host", metavar="ORIGIN", required=True, help="such as https://api.example.com"
+        )
     add_edit_options(allow, disallow)
     for action in (setting, delete):
         action.add_argument("name", metavar="NAME", help="name of the secret, such as GITHUB_TOKEN")
@@ -56,7 +63,9 @@ async def _set(command: Invocation) -> None:
     name = command.options.name
     check_secret_name(name)
     value = SecretValue.parse({"value": _read_value(name)})
-    edited = await command.do(set_secret, name, command.edit_query, value, directory=command.directory)
+    edited = await command.do(
+        set_secret, name, command.edit_query, value, directory=command.directory
+    )
     command.show_edit(edited)
 
 
@@ -73,7 +82,10 @@ async def _allow(command: Invocation) -> None:
 
     options = command.options
     use = SecretUseInfo(
-        bundle=options.bundle, name=options.name, origin=options.host, is_allowed=options.action == "allow"
+        bundle=options.bundle,
+        name=options.name,
+        origin=options.host,
+        is_allowed=options.action == "allow",
     )
     edited = await command.do(set_secret_use, command.edit_query, use)
     command.show_edit(edited)
@@ -88,5 +100,7 @@ def _read_value(name: str) -> str:
     else:
         value = sys.stdin.read().removesuffix("\n").removesuffix("\r")
     if not value:
-        raise ToolError(f"the value of {quote(name)} is empty", hint=f"onetool secret set {name} < FILE")
+        raise ToolError(
+            f"the value of {quote(name)} is empty", hint=f"onetool secret set {name} < FILE"
+        )
     return value

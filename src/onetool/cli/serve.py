@@ -37,7 +37,9 @@ JSON = "print the URL as JSON (requires --http)"
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--http", action="store_true", help="serve over HTTP instead of stdio")
-    parser.add_argument("--host", metavar="HOST", help=f"address to listen on (default: {HOST}; requires --http)")
+    parser.add_argument(
+        "--host", metavar="HOST", help=f"address to listen on (default: {HOST}; requires --http)"
+    )
     parser.add_argument(
         "--port",
         type=int,
@@ -45,7 +47,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"port to listen on (default: {PORT}; 0 for any free port; requires --http)",
     )
     parser.add_argument(
-        "--standalone", action="store_true", help="serve in this process instead of through the shared server"
+        "--standalone",
+        action="store_true",
+        help="serve in this process instead of through the shared server",
     )
     parser.add_argument(
         "--expose",
@@ -65,7 +69,9 @@ def main(options: Namespace) -> int:
         return _serve_http(options)
     if options.host is not None or options.port is not None or options.json:
         options.usage_error("--host, --port and --json require --http")
-    return run_with_app(options, _show_status if sys.stdin.isatty() else partial(_serve, names=options.expose))
+    return run_with_app(
+        options, _show_status if sys.stdin.isatty() else partial(_serve, names=options.expose)
+    )
 
 
 async def _serve(app: "OneTool", names: list[str]) -> int:
@@ -78,7 +84,9 @@ async def _serve(app: "OneTool", names: list[str]) -> int:
 
 
 def relax_collector() -> None:
-    """Run the garbage collector rarely and exclude long-lived objects, because full collections stall the server."""
+    """Run the garbage collector rarely and exclude long-lived objects, because full collections
+    stall the server.
+    """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
@@ -106,7 +114,11 @@ async def _show_status(app: "OneTool") -> int:
     connected, what_next = await run_in_thread(_clients)
     if app.config_error is not None:
         what_next = f"fix the settings; nothing runs until then:\n{app.config_error}"
-    shown = {"tools": pluralize(tools, "tool"), "packs": pluralize(packs, "pack"), "are": "is" if tools == 1 else "are"}
+    shown = {
+        "tools": pluralize(tools, "tool"),
+        "packs": pluralize(packs, "pack"),
+        "are": "is" if tools == 1 else "are",
+    }
     print(STATUS.format(version=__version__, connected=connected, next=what_next, **shown))
     for problem in app.problems:
         print(f"\nonetool: note: {problem}", file=sys.stderr)
@@ -121,10 +133,13 @@ def _clients() -> tuple[str, str]:
     titles = [client.title for client in connect.find_connected_clients(machine)]
     if titles:
         return f"Connected: {', '.join(titles)}.", f'ask your assistant: "{connect.QUESTION}"'
-    return "No assistant is connected.", f"onetool connect {connect.suggest_client(machine)} --write"
+    return (
+        "No assistant is connected.",
+        f"onetool connect {connect.suggest_client(machine)} --write",
+    )
 
 
-# --- HTTP ----------------------------------------------------------------------------------------------------------
+# --- HTTP -----------------------------------------------------------------------------------------
 
 
 def _serve_http(options: Namespace) -> int:

@@ -1,4 +1,6 @@
-"""A session with a running HTTP server of this user, opened with a one-time code like that of the admin UI."""
+"""A session with a running HTTP server of this user, opened with a one-time code like that of the
+admin UI.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +29,10 @@ class ServerSession:
         self._client = client
 
     def request(self, method: str, path: str) -> Any:
-        """Return the JSON response. Raise a ToolError with the message of the server if it is an error."""
+        """Return the JSON response.
+
+        Raise a ToolError with the message of the server if it is an error.
+        """
         response = self._client.request(method, path)
         data = response.json()
         if response.is_success:

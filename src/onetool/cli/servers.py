@@ -27,15 +27,33 @@ def add_arguments(parser: ArgumentParser) -> None:
     text = "Accept a server's new and changed tool definitions and update its pins"
     accept = actions.add("accept", _accept, text)
     accept.add_argument("server", metavar="SERVER", help="name of the server in onetool.yaml")
-    accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, to accept hints without a terminal")
-    add = actions.add("add", _add, "Add a server: by its URL, or by the command after -- that starts it")
+    accept.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="token of scope approve, to accept hints without a terminal",
+    )
+    add = actions.add(
+        "add", _add, "Add a server: by its URL, or by the command after -- that starts it"
+    )
     add.usage = "onetool servers add [options] NAME (--url URL | -- COMMAND [ARGUMENT ...])"
-    add.add_argument("server", metavar="NAME", help="name of the server, which code uses to call its tools")
+    add.add_argument(
+        "server", metavar="NAME", help="name of the server, which code uses to call its tools"
+    )
     add.add_argument("--url", metavar="URL", help="URL of a server over HTTP")
     add.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="environment variable; can be repeated"
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="environment variable; can be repeated",
     )
-    add.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="header; can be repeated")
+    add.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="header; can be repeated",
+    )
     remove = actions.add("remove", _remove, "Remove a server from the settings")
     enable = actions.add("enable", _enable, "Enable a server")
     disable = actions.add("disable", _enable, "Disable a server without removing it")
@@ -68,20 +86,28 @@ async def _accept(command: Invocation) -> None:
     tools = upstream.tools
     changes = {**tools.differences.changed, **tools.differences.new}
     if not options.json:
-        differences = [f"{options.server}.{tool}:\n{difference}" for tool, difference in changes.items()]
+        differences = [
+            f"{options.server}.{tool}:\n{difference}" for tool, difference in changes.items()
+        ]
         output.write("\n\n".join(differences) or f"{options.server}: no changes.")
         output.write("\n")
     accepts_hints = bool(tools.claims) and await _confirm_claims(tools.claims, options)
     seen = PinAcceptance(digest=digest(tools.definitions))
     await command.do(accept_tools, options.server, seen, accepts_hints=accepts_hints)
     names = ", ".join(changes)
-    done = f"\n{options.server}: accepted {names}. Run `onetool reload` to apply it to running servers."
+    done = (
+        f"\n{options.server}: accepted {names}. Run `onetool reload` to apply it to running"
+        " servers."
+    )
     if options.json or changes:
         command.show({"server": options.server, "accepted": changes}, [done])
 
 
 async def _confirm_claims(claims: Mapping[str, str], options: Namespace) -> bool:
-    """Return whether a person accepts what tools say about themselves. Raise if the person does not want it."""
+    """Return whether a person accepts what tools say about themselves.
+
+    Raise if the person does not want it.
+    """
     if not can_confirm(options.token):
         print(
             f"{options.server}: what its tools say about their effects was not accepted. "
@@ -92,11 +118,13 @@ async def _confirm_claims(claims: Mapping[str, str], options: Namespace) -> bool
     lines = [f"{options.server} says about its tools, and policies will rely on it:"]
     async with open_app(options, is_guarded=True) as app:
         check_settings(app)
-        await confirm_person(app, options.token, [*lines, *(f"  {tool}: {text}" for tool, text in claims.items())])
+        await confirm_person(
+            app, options.token, [*lines, *(f"  {tool}: {text}" for tool, text in claims.items())]
+        )
     return True
 
 
-# --- editing ---------------------------------------------------------------------------------------------------------
+# --- editing --------------------------------------------------------------------------------------
 
 
 async def _add(command: Invocation) -> None:
@@ -110,7 +138,9 @@ async def _add(command: Invocation) -> None:
         settings = {"url": options.url, "headers": _read_pairs(options.header, ":")}
     settings = {key: value for key, value in settings.items() if value}
     addition = ServerAddition.parse({"name": options.server, "settings": settings})
-    edited = await command.do(add_servers, command.edit_query, addition, directory=command.directory)
+    edited = await command.do(
+        add_servers, command.edit_query, addition, directory=command.directory
+    )
     command.show_edit(edited, servers=[options.server])
 
 
@@ -125,7 +155,9 @@ async def _enable(command: Invocation) -> None:
     from onetool.admin.servers import change_server
     from onetool.admin.settings_edits import SettingsPatch
 
-    patch = SettingsPatch(settings={"enabled": None if command.options.action == "enable" else False})
+    patch = SettingsPatch(
+        settings={"enabled": None if command.options.action == "enable" else False}
+    )
     server = command.options.server
     edited = await command.do(change_server, server, query=command.edit_query, body=patch)
     command.show_edit(edited)
@@ -141,7 +173,7 @@ def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
     return pairs
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 async def _start(command: Invocation) -> None:
@@ -164,18 +196,26 @@ async def _list(command: Invocation) -> None:
     sign_ins: dict[str, list[ServerSignIn]] = {server.name: [] for server in servers}
     for sign_in in (await command.do(list_sign_ins, of_all_agents=True)).sign_ins:
         sign_ins[sign_in.name].append(sign_in)
-    data = {"servers": [_describe(command.app, server, sign_ins[server.name]) for server in servers]}
+    data = {
+        "servers": [_describe(command.app, server, sign_ins[server.name]) for server in servers]
+    }
     lines = (line for server in servers for line in _render(server, sign_ins[server.name]))
     command.show(data, lines, "No servers. To add one: onetool servers add NAME --url URL")
 
 
 def _render(server: "ServerStatus", sign_ins: "list[ServerSignIn]") -> Iterator[str]:
-    yield f"{server.name}  {server.kind}, {_count_tools(server) if server.is_enabled else 'disabled'}"
+    yield (
+        f"{server.name}  {server.kind}, {_count_tools(server) if server.is_enabled else 'disabled'}"
+    )
     yield from map(_render_sign_in, sign_ins)
 
 
 def _count_tools(server: "ServerStatus") -> str:
-    return "tools not listed yet" if server.tool_count is None else pluralize(server.tool_count, "tool")
+    return (
+        "tools not listed yet"
+        if server.tool_count is None
+        else pluralize(server.tool_count, "tool")
+    )
 
 
 def _describe(app: "OneTool", server: "ServerStatus", sign_ins: "list[ServerSignIn]") -> JsonObject:

@@ -21,7 +21,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     actions = Actions(parser)
     actions.add("history", _list, "Show the last changes, newest first")
     undo = actions.add("undo", _undo, "Undo a change, by default the last one")
-    undo.add_argument("change", nargs="?", default="", metavar="ID", help="ID of the change, as `history` shows it")
+    undo.add_argument(
+        "change",
+        nargs="?",
+        default="",
+        metavar="ID",
+        help="ID of the change, as `history` shows it",
+    )
     undo.add_argument("--yes", action="store_true", help="undo it without a question")
     add_edit_options(undo)
 
@@ -37,7 +43,10 @@ async def _list(command: Invocation) -> None:
 
 def _render(change: "SettingsChange") -> str:
     files = f" in {', '.join(change.paths)}" if change.paths else ""
-    heading = f"{change.id}  {change.at}  {change.action} {', '.join(change.names)}  by {change.actor}{files}"
+    heading = (
+        f"{change.id}  {change.at}  {change.action} {', '.join(change.names)}  by"
+        f" {change.actor}{files}"
+    )
     return "\n".join([heading, *(f"    {line}" for line in change.difference.splitlines())])
 
 
@@ -57,6 +66,8 @@ async def _undo(command: Invocation) -> None:
         stream = choose_stream(options)
         stream.write(escape_invisible(f"{_render(selected[0])}\n"))
         if not confirm(f"Undo this change of {', '.join(selected[0].paths)}? [y/N] ", stream):
-            raise ToolError("nothing was undone: not confirmed", hint="use --yes to undo it without a question")
+            raise ToolError(
+                "nothing was undone: not confirmed", hint="use --yes to undo it without a question"
+            )
     edited = await command.do(undo_change, change_id, command.edit_query)
     command.show_edit(edited)

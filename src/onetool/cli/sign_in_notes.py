@@ -1,4 +1,6 @@
-"""Notes about servers that nobody has signed in to, for commands that add servers or connect assistants."""
+"""Notes about servers that nobody has signed in to, for commands that add servers or connect
+assistants.
+"""
 
 import asyncio
 import os
@@ -17,7 +19,9 @@ UNAUTHORIZED = 401
 
 
 def find_sign_in_notes(directories: Directories, names: Collection[str] | None = None) -> list[str]:
-    """Return a line for each of these servers (all by default) that requires a sign-in and has none."""
+    """Return a line for each of these servers (all by default) that requires a sign-in and has
+    none.
+    """
     from onetool.net.oauth.sign_ins import make_server_target
     from onetool.settings.load import load
     from onetool.state.credentials import CredentialFile, CredentialStore
@@ -29,12 +33,22 @@ def find_sign_in_notes(directories: Directories, names: Collection[str] | None =
     except ToolError:  # the command itself reports it, or `onetool doctor` does
         return []
     wanted = {
-        name: each for name, each in settings.servers.items() if each.enabled and (names is None or name in names)
+        name: each
+        for name, each in settings.servers.items()
+        if each.enabled and (names is None or name in names)
     }
-    targets = [target for name, each in wanted.items() if (target := make_server_target(name, each)) is not None]
-    missing = [target for target in targets if target.url not in signed_in and not target.is_machine]
+    targets = [
+        target
+        for name, each in wanted.items()
+        if (target := make_server_target(name, each)) is not None
+    ]
+    missing = [
+        target for target in targets if target.url not in signed_in and not target.is_machine
+    ]
     rejecting = asyncio.run(_probe([target for target in missing if target.is_optional]))
-    found = [target.name for target in missing if not target.is_optional or target.name in rejecting]
+    found = [
+        target.name for target in missing if not target.is_optional or target.name in rejecting
+    ]
     return [f"{name} requires a sign-in: onetool login {name}" for name in found]
 
 
@@ -48,7 +62,9 @@ async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
 
     async def probe(target: "SignInTarget") -> None:
         with suppress(ToolError):
-            answer = await GuardedHttp(net, target.url).post_json(target.url, PROBES[0], "url", target.headers)
+            answer = await GuardedHttp(net, target.url).post_json(
+                target.url, PROBES[0], "url", target.headers
+            )
             challenge = answer.header("www-authenticate") or ""
             if answer.status == UNAUTHORIZED and target.accepts_sign_in(challenge):
                 found.add(target.name)

@@ -1,7 +1,8 @@
 """Handles Ctrl+C and SIGTERM: the first signal cancels the work, and cleanup is never interrupted.
 
-`with SignalHandler() as signals:` catches the signals. Within `with signals.cancellable():`, a signal cancels the task;
-outside of it, the next `cancellable` raises at once. Further signals are ignored, so that cleanup always completes.
+`with SignalHandler() as signals:` catches the signals. Within `with signals.cancellable():`, a
+signal cancels the task; outside of it, the next `cancellable` raises at once. Further signals are
+ignored, so that cleanup always completes.
 """
 
 import signal
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
 
 
 class Terminated(BaseException):
@@ -30,7 +33,9 @@ class SignalHandler:
     def __enter__(self) -> Self:
         for number in SIGNALS:
             before = signal.getsignal(number)
-            if before is not signal.SIG_IGN and before is not None:  # under nohup, SIGHUP stays ignored
+            if (
+                before is not signal.SIG_IGN and before is not None
+            ):  # under nohup, SIGHUP stays ignored
                 with suppress(ValueError):  # handlers can be set in the main thread only
                     signal.signal(number, self._receive)
                     self._before[number] = before
@@ -58,7 +63,8 @@ class SignalHandler:
         self.signal = number
         if self._task is not None:
             loop = self._task.get_loop()
-            # Errors caused by the cancellation are noise, including those of uv, which receives the same Ctrl+C.
+            # Errors caused by the cancellation are noise, including those of uv, which receives the
+            # same Ctrl+C.
             loop.set_exception_handler(lambda *_: None)
             loop.call_soon_threadsafe(self._cancel)
 

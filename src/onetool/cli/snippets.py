@@ -20,11 +20,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     actions.add("list", _list, "List saved snippets with their code")
     accept = actions.add("accept", _accept, "Let all agents use a saved snippet")
     delete = actions.add("delete", _delete, "Delete a saved snippet")
-    accept.add_argument("--token", metavar="TOKEN", help="token of scope approve, instead of a confirmation")
+    accept.add_argument(
+        "--token", metavar="TOKEN", help="token of scope approve, instead of a confirmation"
+    )
     for action in (accept, delete):
         action.add_argument("name", metavar="NAME", help="name of the snippet")
         action.add_argument(
-            "--agent", default="default", metavar="AGENT", help="agent that saved it (default: default)"
+            "--agent",
+            default="default",
+            metavar="AGENT",
+            help="agent that saved it (default: default)",
         )
 
 
@@ -45,7 +50,9 @@ async def _accept(command: Invocation) -> None:
     snippet = describe(find_snippet(app, command.options.agent, command.options.name))
     lines = [f"All agents will be able to run ${snippet.name}:", *_list_code(snippet)]
     person = await confirm_person(app, command.options.token, lines)
-    await accept_snippet(app, person, snippet.agent, snippet.name, SnippetAcceptance(digest=snippet.digest))
+    await accept_snippet(
+        app, person, snippet.agent, snippet.name, SnippetAcceptance(digest=snippet.digest)
+    )
     command.show({"snippet": snippet.name, "accepted": True}, [f"{snippet.name}: accepted"])
 
 
@@ -58,7 +65,11 @@ async def _delete(command: Invocation) -> None:
 
 
 def _describe(snippet: "SavedSnippetInfo") -> Iterator[str]:
-    state = f"accepted by {snippet.accepted_by}" if snippet.accepted_by else "not accepted for other agents"
+    state = (
+        f"accepted by {snippet.accepted_by}"
+        if snippet.accepted_by
+        else "not accepted for other agents"
+    )
     yield f"${snippet.name}  agent {snippet.agent}, {snippet.saved}, {state}"
     yield f"  {snippet.description}"
     yield from _list_code(snippet)
@@ -69,4 +80,7 @@ def _list_code(snippet: "SavedSnippetInfo") -> Iterator[str]:
     yield from (f"    {line}" for line in snippet.body.splitlines())
     if snippet.params:
         yield "  by default, with"
-    yield from (f"    {name} = {json.dumps(value, ensure_ascii=False)}" for name, value in snippet.params.items())
+    yield from (
+        f"    {name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in snippet.params.items()
+    )

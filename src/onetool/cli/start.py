@@ -1,4 +1,7 @@
-"""The entry point of the command `onetool`. It loads nothing that the daemon may already have loaded."""
+"""The entry point of the command `onetool`.
+
+It loads nothing that the daemon may already have loaded.
+"""
 
 import sys
 

@@ -17,17 +17,32 @@ if TYPE_CHECKING:
 
 ERROR_HEADINGS = ("count", "last", "tool", "type", "message")
 MAX_MESSAGE_CHARS = 100
-SPENDING_HEADINGS = ("month", "token", "agent", "runs", "calls", "failed", "answer tokens", "result tokens", "cost")
+SPENDING_HEADINGS = (
+    "month",
+    "token",
+    "agent",
+    "runs",
+    "calls",
+    "failed",
+    "answer tokens",
+    "result tokens",
+    "cost",
+)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--period", choices=("day", "week", "month", "all"), default="all", help="period to report on (default: all)"
+        "--period",
+        choices=("day", "week", "month", "all"),
+        default="all",
+        help="period to report on (default: all)",
     )
     parser.add_argument("--tool", default="", metavar="NAME", help="name of the tool to report on")
     text = "show what each token used per month, or failures in groups, instead of the summary"
     parser.add_argument("--by", choices=("token", "error"), help=text)
-    parser.add_argument("--month", metavar="MONTH", help="with --by token: month to report on, such as 2027-01")
+    parser.add_argument(
+        "--month", metavar="MONTH", help="with --by token: month to report on, such as 2027-01"
+    )
     parser.add_argument("--html", type=Path, metavar="FILE", help="file for an HTML report")
 
 
@@ -37,7 +52,9 @@ def check(options: Namespace) -> None:
 
 
 async def execute(command: Invocation) -> None:
-    await {"token": _show_spending, "error": _show_errors, None: _show_summary}[command.options.by](command)
+    await {"token": _show_spending, "error": _show_errors, None: _show_summary}[command.options.by](
+        command
+    )
 
 
 async def _show_summary(command: Invocation) -> None:
@@ -48,12 +65,16 @@ async def _show_summary(command: Invocation) -> None:
     query = StatisticsQuery().model_copy(update={"period": options.period, "tool": options.tool})
     statistics = (await command.do(show_statistics, query)).model_dump()
     if not statistics.pop("is_enabled"):
-        raise ToolError("statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml")
+        raise ToolError(
+            "statistics are disabled", hint="set `stats: {enabled: true}` in onetool.yaml"
+        )
     statistics.pop("problem", None)
     lines = _describe(statistics)
     if options.html:
         try:
-            file = (command.app.directories.working_dir / options.html).resolve()  # FILE may be a symbolic link
+            file = (
+                command.app.directories.working_dir / options.html
+            ).resolve()  # FILE may be a symbolic link
             report.write(file, cast("StatsSummary", statistics))
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", "") or error
@@ -67,24 +88,39 @@ async def _show_spending(command: Invocation) -> None:
     from onetool.admin.statistics import SpendingQuery, list_spending
 
     month = command.options.month or ""
-    rows = (await command.do(list_spending, SpendingQuery().model_copy(update={"month": month}))).spending
+    rows = (
+        await command.do(list_spending, SpendingQuery().model_copy(update={"month": month}))
+    ).spending
     spending = [{**row.model_dump(exclude={"last_used"}), "last": row.last_used} for row in rows]
     lines = format_list(SPENDING_HEADINGS, map(_format_spending, rows), right=range(3, 9))
-    command.show({"spending": spending}, lines, f"No runs recorded{f' in {month}' if month else ''}.")
+    command.show(
+        {"spending": spending}, lines, f"No runs recorded{f' in {month}' if month else ''}."
+    )
 
 
 def _format_spending(row: "SpendingRow") -> tuple[str, ...]:
     counts = (row.runs, row.calls, row.failed, row.answer_tokens, row.result_tokens)
-    return row.month, row.actor or "(no token)", row.agent, *(f"{count:,}" for count in counts), f"{row.cost:g}"
+    return (
+        row.month,
+        row.actor or "(no token)",
+        row.agent,
+        *(f"{count:,}" for count in counts),
+        f"{row.cost:g}",
+    )
 
 
 async def _show_errors(command: Invocation) -> None:
     from onetool.admin.statistics import list_errors
 
     groups = (await command.do(list_errors)).errors
-    rows = [(str(group.count), group.last_at, group.name, group.type, _shorten(group.message)) for group in groups]
+    rows = [
+        (str(group.count), group.last_at, group.name, group.type, _shorten(group.message))
+        for group in groups
+    ]
     lines = format_list(ERROR_HEADINGS, rows, right=(0,))
-    command.show({"errors": [group.model_dump() for group in groups]}, lines, "No failures recorded.")
+    command.show(
+        {"errors": [group.model_dump() for group in groups]}, lines, "No failures recorded."
+    )
 
 
 def _shorten(message: str) -> str:
@@ -117,7 +153,13 @@ def _describe(summary: JsonMapping) -> list[str]:
 
 
 def _row(tool: JsonMapping) -> tuple[str, ...]:
-    return tool["name"], f"{tool['calls']:,}", _rate(tool["success_rate"]), f"{tool['p50_ms']}", f"{tool['p95_ms']}"
+    return (
+        tool["name"],
+        f"{tool['calls']:,}",
+        _rate(tool["success_rate"]),
+        f"{tool['p50_ms']}",
+        f"{tool['p95_ms']}",
+    )
 
 
 def _rate(rate: float | None) -> str:

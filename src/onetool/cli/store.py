@@ -1,4 +1,6 @@
-"""Manage the store of the state: show it, create its tables, and copy state from files to PostgreSQL."""
+"""Manage the store of the state: show it, create its tables, and copy state from files to
+PostgreSQL.
+"""
 
 import json
 import os
@@ -20,20 +22,38 @@ Answer = tuple[JsonObject, str]  # as JSON and as text
 
 def add_arguments(parser: ArgumentParser) -> None:
     actions = Actions(parser)
-    actions.add("status", _status, "Show where the state is, the replicas that use it, and the queues")
-    upgrade = actions.add("upgrade", _upgrade, "Create or change the tables of the database (needs the migration role)")
+    actions.add(
+        "status", _status, "Show where the state is, the replicas that use it, and the queues"
+    )
+    upgrade = actions.add(
+        "upgrade",
+        _upgrade,
+        "Create or change the tables of the database (needs the migration role)",
+    )
     grants = actions.add(
-        "grants", _print_grants, "Print the SQL that grants the roles of replicas and workers their rights"
+        "grants",
+        _print_grants,
+        "Print the SQL that grants the roles of replicas and workers their rights",
     )
     reset = actions.add("reset-budgets", _reset_budgets, "Reset the budgets that agents have used")
-    migrate = actions.add("migrate", _migrate, "Copy all state from files to PostgreSQL, and verify the copy")
+    migrate = actions.add(
+        "migrate", _migrate, "Copy all state from files to PostgreSQL, and verify the copy"
+    )
     upgrade.add_argument(
-        "--grant", action="store_true", help="also grant the roles of replicas and workers their rights"
+        "--grant",
+        action="store_true",
+        help="also grant the roles of replicas and workers their rights",
     )
     for action in (upgrade, grants):
-        action.add_argument("--replica", default="onetool_replica", metavar="ROLE", help="role of replicas")
-        action.add_argument("--worker", default="onetool_worker", metavar="ROLE", help="role of workers")
-    reset.add_argument("agent", nargs="?", default="", metavar="AGENT", help="name of one agent (default: all)")
+        action.add_argument(
+            "--replica", default="onetool_replica", metavar="ROLE", help="role of replicas"
+        )
+        action.add_argument(
+            "--worker", default="onetool_worker", metavar="ROLE", help="role of workers"
+        )
+    reset.add_argument(
+        "agent", nargs="?", default="", metavar="AGENT", help="name of one agent (default: all)"
+    )
     migrate.add_argument("--to", required=True, metavar="URL", help="a postgresql:// URL")
     grants.set_defaults(main=_print_grants)
 
@@ -73,7 +93,9 @@ def _upgrade(loaded: "Loaded", options: Namespace) -> Answer:
         before, after = database.upgrade()
         if grants:
             database.execute(grants)
-    text = f"{database.place} has schema version {after}" + ("" if before == after else f", before {before}")
+    text = f"{database.place} has schema version {after}" + (
+        "" if before == after else f", before {before}"
+    )
     return {"store": database.place, "before": before, "schema": after}, text
 
 

@@ -1,7 +1,8 @@
-"""Terminal output: colors, a progress line, escaping of invisible characters, and the streams of a command.
+"""Terminal output: colors, a progress line, escaping of invisible characters, and the streams of a
+command.
 
-In a pipe, with NO_COLOR or in a dumb terminal, text is unchanged. Progress is shown on standard error only, so that the
-output can be piped.
+In a pipe, with NO_COLOR or in a dumb terminal, text is unchanged. Progress is shown on standard
+error only, so that the output can be piped.
 """
 
 import json
@@ -60,7 +61,12 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 def _colorize(code: str, text: str) -> str:
     """Return the text with a style if standard output supports it. See https://no-color.org."""
-    if not text or not is_terminal(sys.stdout) or os.environ.get("NO_COLOR") or not can_rewrite(os.environ):
+    if (
+        not text
+        or not is_terminal(sys.stdout)
+        or os.environ.get("NO_COLOR")
+        or not can_rewrite(os.environ)
+    ):
         return text
     escape = STYLE_MARK if isinstance(sys.stdout, TerminalStream) else "\033"
     return f"{escape}[{code}m{text}{escape}[0m"
@@ -70,7 +76,8 @@ bold, dim, red, green, yellow = (partial(_colorize, code) for code in ("1", "2",
 
 
 class Progress:
-    """A progress line on standard error, shown after a second: `with Progress("searching") as progress:`.
+    """A progress line on standard error, shown after a second: `with Progress("searching") as
+    progress:`.
 
     A thread draws it, so that it also moves while blocking code runs.
     """
@@ -132,7 +139,10 @@ class Progress:
 
 
 class CommandOutput:
-    """The standard streams of a command. `onetool.cli.remote` has those of a command that another process sent."""
+    """The standard streams of a command.
+
+    `onetool.cli.remote` has those of a command that another process sent.
+    """
 
     is_remote = False
 
@@ -169,7 +179,10 @@ def print_notices(notices: Iterable[object]) -> None:
 
 
 def format_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> list[str]:
-    """Return the lines of a table. The columns `right` are aligned to the right, all others to the left."""
+    """Return the lines of a table.
+
+    The columns `right` are aligned to the right, all others to the left.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     aligned = (
         [
@@ -181,7 +194,9 @@ def format_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> 
     return ["  ".join(cells).rstrip() for cells in aligned]
 
 
-def format_list(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> list[str]:
+def format_list(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
+) -> list[str]:
     """Return the lines of a table with headings, or none without rows."""
     listed = list(rows)
     return format_table([headings, *listed], right) if listed else []

@@ -1,4 +1,5 @@
-"""Test an extension pack: run the examples in its docstrings, and the tests in tests/ beside it with pytest.
+"""Test an extension pack: run the examples in its docstrings, and the tests in tests/ beside it
+with pytest.
 
 An example after >>> is compared with the output below it; any other example has to succeed. Examples of tools that need
 write, exec or network permission are skipped unless --effects is set. The exit status is 1 if anything failed.
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py")
+    parser.add_argument(
+        "pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py"
+    )
     add_effects(parser)
 
 
@@ -30,7 +33,10 @@ def main(options: Namespace) -> int:
         assert extension is not None
         report = await check_pack(app, extension, effects=options.effects)
         if not report.problems and not report.outcomes:
-            hint = f"add an Example: section to a docstring in {file}, or tests to {file.parent / 'tests'}"
+            hint = (
+                f"add an Example: section to a docstring in {file}, or tests to"
+                f" {file.parent / 'tests'}"
+            )
             raise ToolError(f"{extension.pack} has no examples and no tests", hint=hint)
         if options.json:
             about = {"pack": extension.pack, "file": str(file)}

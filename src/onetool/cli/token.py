@@ -23,13 +23,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     revoke = actions.add("revoke", _revoke, "Revoke a token")
     create.add_argument("name", metavar="NAME", help="name of the token, such as laptop")
     create.add_argument(
-        "--agent", default="default", metavar="AGENT", help="agent for clients that use the token (default: default)"
+        "--agent",
+        default="default",
+        metavar="AGENT",
+        help="agent for clients that use the token (default: default)",
     )
     create.add_argument(
         "--scope",
         choices=SCOPES,
         default="use",
-        help="what the token may do: use tools (the default), only approve calls, admin to manage, or owner for all",
+        help=(
+            "what the token may do: use tools (the default), only approve calls, admin to manage,"
+            " or owner for all"
+        ),
     )
     create.add_argument(
         "--expires",
@@ -43,10 +49,14 @@ async def _create(command: Invocation) -> None:
     """Print only the token to standard output, for scripts, and explanations to standard error."""
     from onetool.admin.tokens import TokenDraft, create_token
 
-    draft = TokenDraft.parse({name: getattr(command.options, name) for name in TokenDraft.model_fields})
+    draft = TokenDraft.parse(
+        {name: getattr(command.options, name) for name in TokenDraft.model_fields}
+    )
     new = await command.do(create_token, draft)
     place = command.app.state.tokens.place
-    command.show({**new.model_dump(exclude={"notes"}), "file": place, "notes": new.notes}, [new.token])
+    command.show(
+        {**new.model_dump(exclude={"notes"}), "file": place, "notes": new.notes}, [new.token]
+    )
     if command.options.json:
         return
     owner = "of scope approve" if new.scope == "approve" else f"for agent {new.agent}"
@@ -73,7 +83,14 @@ def _format_row(token: "TokenInfo") -> tuple[str, ...]:
     variable = f" (${token.token_env})" if token.token_env else ""
     expires = f"{token.expires or 'never'}{' (expired)' if token.is_expired else ''}"
     created = token.created or "unknown"
-    return f"{token.name}{variable}", token.agent, token.scope, created, expires, token.last_used or "never"
+    return (
+        f"{token.name}{variable}",
+        token.agent,
+        token.scope,
+        created,
+        expires,
+        token.last_used or "never",
+    )
 
 
 async def _revoke(command: Invocation) -> None:
@@ -81,4 +98,7 @@ async def _revoke(command: Invocation) -> None:
 
     revoked = await command.do(revoke_token, command.options.name)
     place = command.app.state.tokens.place
-    command.show({**revoked.model_dump(), "file": place}, [f"Revoked token {revoked.revoked} in {place}. {REJECTED}"])
+    command.show(
+        {**revoked.model_dump(), "file": place},
+        [f"Revoked token {revoked.revoked} in {place}. {REJECTED}"],
+    )

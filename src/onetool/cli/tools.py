@@ -13,10 +13,19 @@ from onetool.util.text import quote, suggest
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("pattern", nargs="?", default="", metavar="PATTERN", help="part of the tool name")
-    parser.add_argument("--info", choices=("list", "min", "full"), default="min", help="level of detail (default: min)")
+    parser.add_argument(
+        "pattern", nargs="?", default="", metavar="PATTERN", help="part of the tool name"
+    )
+    parser.add_argument(
+        "--info",
+        choices=("list", "min", "full"),
+        default="min",
+        help="level of detail (default: min)",
+    )
     switch = parser.add_mutually_exclusive_group()
-    switch.add_argument("--disable", metavar="NAME", help="disable a tool or a pack, for all clients")
+    switch.add_argument(
+        "--disable", metavar="NAME", help="disable a tool or a pack, for all clients"
+    )
     switch.add_argument("--enable", metavar="NAME", help="enable it again")
 
 
@@ -26,7 +35,9 @@ async def execute(command: Invocation) -> None:
         await _switch(command, options.disable if options.enable is None else options.enable)
         return
     arguments = {"pattern": options.pattern, "info": options.info}
-    await show_result(command, "ot.tools", arguments, "listing tools", partial(_render, options.pattern))
+    await show_result(
+        command, "ot.tools", arguments, "listing tools", partial(_render, options.pattern)
+    )
 
 
 async def _switch(command: Invocation, name: str) -> None:
@@ -41,7 +52,9 @@ async def _switch(command: Invocation, name: str) -> None:
     full_name = (tools if is_tool else packs).get(python_name(name))
     if full_name is None:
         hint = "for a bundle or a tool of one: onetool bundles enable|disable NAME"
-        raise ToolNotFound(f"no tool or pack is named {quote(name)}{suggest(name, {**tools, **packs})}", hint=hint)
+        raise ToolNotFound(
+            f"no tool or pack is named {quote(name)}{suggest(name, {**tools, **packs})}", hint=hint
+        )
     switch = {"isEnabled": command.options.enable is not None}
     if is_tool:
         await command.do(set_tool_enabled, full_name, switch)
@@ -57,5 +70,8 @@ def _render(pattern: str, found: list[Any]) -> str:
     if isinstance(found[0], str):
         return "\n".join(found)
     is_full = "signature" in found[0]
-    lines = (render(each, "yml_h") + "\n" if is_full else f"{each['name']:24} {each['description']}" for each in found)
+    lines = (
+        render(each, "yml_h") + "\n" if is_full else f"{each['name']:24} {each['description']}"
+        for each in found
+    )
     return "\n".join(lines)

@@ -1,7 +1,8 @@
 """Review .onetool/ in this directory and trust it after confirmation.
 
-With FILE, review the servers of an assistant's configuration, such as .mcp.json, for `onetool import FILE`. The answer
-is read from standard input, so scripts can use `echo yes | onetool trust`. No answer means no.
+With FILE, review the servers of an assistant's configuration, such as .mcp.json, for `onetool
+import FILE`. The answer is read from standard input, so scripts can use `echo yes | onetool trust`.
+No answer means no.
 """
 
 import json
@@ -47,7 +48,10 @@ _COMMAND = re.compile(r"\s|\A[/.~-]")
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The content of a project directory, with secrets masked. `changes` is None if it was never trusted."""
+    """The content of a project directory, with secrets masked.
+
+    `changes` is None if it was never trusted.
+    """
 
     servers: Mapping[str, Lines]
     agents: Mapping[str, Lines]
@@ -57,7 +61,9 @@ class Review:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", nargs="?", help="configuration with servers, instead of .onetool/")
+    parser.add_argument(
+        "file", metavar="FILE", nargs="?", help="configuration with servers, instead of .onetool/"
+    )
 
 
 def main(options: Namespace) -> int:
@@ -67,12 +73,17 @@ def main(options: Namespace) -> int:
     project = directories.project
     assert project is not None
     review, is_trusted = review_and_ask(directories, project, choose_stream(options))
-    done = f"{project} is trusted. OneTool asks again if a change could run code or reach data or the network."
+    done = (
+        f"{project} is trusted. OneTool asks again if a change could run code or reach data or the"
+        " network."
+    )
     data = {"folder": str(project), **asdict(review), "changes": review.changes or []}
     return _report(options, project, done, data, is_trusted=is_trusted)
 
 
-def _report(options: Namespace, place: Path, done: str, data: JsonObject, *, is_trusted: bool) -> int:
+def _report(
+    options: Namespace, place: Path, done: str, data: JsonObject, *, is_trusted: bool
+) -> int:
     if is_trusted or options.json:
         print_result(options, {**data, "trusted": is_trusted}, [done])
     else:
@@ -113,7 +124,9 @@ def require_trust(directories: Directories, project: Path, stream: TextIO) -> No
     """Show an existing project before a command uses it, and ask. Raise if the answer is not yes."""
     print("This directory is not trusted yet, or changed since. Its content:\n", file=stream)
     if not review_and_ask(directories, project, stream)[1]:
-        raise ToolError(f"{project} is not trusted: not confirmed", hint="review it, then run the command again")
+        raise ToolError(
+            f"{project} is not trusted: not confirmed", hint="review it, then run the command again"
+        )
 
 
 def confirm(question: str, stream: TextIO) -> bool:
@@ -125,7 +138,7 @@ def confirm(question: str, stream: TextIO) -> bool:
     return answer.strip().lower() in YES
 
 
-# --- files of other programs ------------------------------------------------------------------------------------------
+# --- files of other programs ----------------------------------------------------------------------
 
 
 def _trust_file(options: Namespace) -> int:
@@ -133,17 +146,30 @@ def _trust_file(options: Namespace) -> int:
     is_trusted = _review_file(file, "Trust these servers? [y/N] ", choose_stream(options))
     if is_trusted:
         trust_file(file.file, file.digest, Path.home() / FOLDER)
-    done = f"{file.file} is trusted until it changes. Import its servers with: onetool import {options.file}"
+    done = (
+        f"{file.file} is trusted until it changes. Import its servers with: onetool import"
+        f" {options.file}"
+    )
     return _report(options, file.file, done, {"file": str(file.file)}, is_trusted=is_trusted)
 
 
 def require_file_trust(file: ClientServers, machine: Machine, user: Path, stream: TextIO) -> None:
-    """Show the servers of a file and ask, unless it is a client's own or trusted. Raise if the answer is not yes."""
+    """Show the servers of a file and ask, unless it is a client's own or trusted.
+
+    Raise if the answer is not yes.
+    """
     is_clients = file.file in {client.locate_user_file(machine) for client in CLIENTS.values()}
-    if is_clients or machine.env.get(VARIABLE) == "1" or is_file_trusted(file.file, file.digest, user):
+    if (
+        is_clients
+        or machine.env.get(VARIABLE) == "1"
+        or is_file_trusted(file.file, file.digest, user)
+    ):
         return
     if not _review_file(file, "Import these servers? [y/N] ", stream):
-        raise ToolError(f"{file.file} was not imported: not confirmed", hint="review it, then run the command again")
+        raise ToolError(
+            f"{file.file} was not imported: not confirmed",
+            hint="review it, then run the command again",
+        )
 
 
 def _review_file(file: ClientServers, question: str, stream: TextIO) -> bool:
@@ -155,11 +181,14 @@ def _review_file(file: ClientServers, question: str, stream: TextIO) -> bool:
 
 
 def find_errors(directories: Directories, project: Path) -> list[Problem]:
-    """Return the errors of settings as they would be if the project was trusted, except for missing secrets."""
+    """Return the errors of settings as they would be if the project was trusted, except for missing
+    secrets.
+    """
     from onetool.settings.load import UNSET, examine
 
     errors = examine(replace(directories, project=project), os.environ, trust=True).errors
-    # Secrets are no part of the review. `onetool secret set` sets them in a project that is trusted.
+    # Secrets are no part of the review. `onetool secret set` sets them in a project that is
+    # trusted.
     return [error for error in errors if error.code != UNSET and not _is_about_secrets(error)]
 
 
@@ -167,7 +196,7 @@ def _is_about_secrets(error: Problem) -> bool:
     return error.location is not None and Path(error.location.file).name == SECRETS
 
 
-# --- contents ---------------------------------------------------------------------------------------------------------
+# --- contents -------------------------------------------------------------------------------------
 
 
 def _make_review(facts: JsonMapping, changes: list[Change] | None) -> Review:
@@ -178,20 +207,30 @@ def _make_review(facts: JsonMapping, changes: list[Change] | None) -> Review:
             data = _mapping(mask_secrets(content))
             agents[str(data.get("name") or Path(file).stem)] = data
     return Review(
-        {name: _describe_server(_mapping(server)) for name, server in _mapping(config.get("servers")).items()},
+        {
+            name: _describe_server(_mapping(server))
+            for name, server in _mapping(config.get("servers")).items()
+        },
         {name: _describe_agent(_mapping(agent)) for name, agent in agents.items()},
         list(facts[EXTENSIONS]),
-        _list_values({key: value for key, value in config.items() if key not in {"servers", "agents"}}),
+        _list_values(
+            {key: value for key, value in config.items() if key not in {"servers", "agents"}}
+        ),
         None if changes is None else [_difference(change) for change in changes],
     )
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:
-    """Return the data with secrets masked, each only in its own place: another value may have the same text."""
+    """Return the data with secrets masked, each only in its own place: another value may have the
+    same text.
+    """
     if isinstance(value, dict):
         return {key: mask_secrets(item, key) for key, item in value.items()}
     if isinstance(value, list):
-        return [mask_secrets(item, option) for option, item in zip(names_before(value), value, strict=True)]
+        return [
+            mask_secrets(item, option)
+            for option, item in zip(names_before(value), value, strict=True)
+        ]
     if not isinstance(value, str):
         return value
     for span in reversed(list(spans(name, value))):
@@ -215,7 +254,9 @@ def _describe_server(server: JsonMapping) -> Lines:
     elif server.get("command"):
         first = f"{words}{directory}"
     else:
-        first = f"server of your user settings with other {', '.join(server)}: {words}{directory}".rstrip(": ")
+        first = f"server of your user settings with other {', '.join(server)}: {words}{directory}".rstrip(
+            ": "
+        )
     shown = {"url", "command", "args", "cwd"}
     return [first, *_list_values({key: value for key, value in server.items() if key not in shown})]
 
@@ -235,9 +276,14 @@ def _list_values(data: Any) -> Lines:
 def _difference(change: Change) -> str:
     if change.file == EXTENSIONS:
         return str(change)
-    sides = [*([] if change.is_new else [change.before]), *([] if change.is_gone else [change.after])]
+    sides = [
+        *([] if change.is_new else [change.before]),
+        *([] if change.is_gone else [change.after]),
+    ]
     texts = [_format_value(mask_secrets(side, change.key.rpartition(".")[2])) for side in sides]
-    shortened = [text if len(text) <= MAX_CHANGE_LENGTH else f"{text[:MAX_CHANGE_LENGTH]}…" for text in texts]
+    shortened = [
+        text if len(text) <= MAX_CHANGE_LENGTH else f"{text[:MAX_CHANGE_LENGTH]}…" for text in texts
+    ]
     return f"{change}: {' -> '.join(shortened)}"
 
 
@@ -245,7 +291,7 @@ def _format_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-# --- output -----------------------------------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def _render(project: Path, review: Review) -> Iterator[str]:

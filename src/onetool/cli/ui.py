@@ -1,4 +1,6 @@
-"""Print a one-time URL of the admin UI, which signs you in as the owner, and open it in the browser."""
+"""Print a one-time URL of the admin UI, which signs you in as the owner, and open it in the
+browser.
+"""
 
 import os
 import sys
@@ -16,8 +18,12 @@ JSON = "print the URL as JSON, without opening a browser"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--port", type=int, metavar="PORT", help="port of the server, if several are running")
-    parser.add_argument("--no-browser", action="store_true", help="print the URL without opening a browser")
+    parser.add_argument(
+        "--port", type=int, metavar="PORT", help="port of the server, if several are running"
+    )
+    parser.add_argument(
+        "--no-browser", action="store_true", help="print the URL without opening a browser"
+    )
 
 
 def main(options: Namespace) -> int:
@@ -30,7 +36,8 @@ def main(options: Namespace) -> int:
         if (url := _find_sign_in(options)) is not None:
             return _show(options, url, {"url": url})
         raise ToolError(
-            f"the server at {server.url} listens for other machines, so every browser needs a token",
+            f"the server at {server.url} listens for other machines, so every browser needs a"
+            " token",
             hint="open it and sign in with a token: onetool token create NAME --scope owner",
         )
     # The code is in the fragment, which browsers neither send to servers nor pass on.
@@ -45,12 +52,17 @@ def _choose(running: "list[ServerEntry]", port: int | None, directory: str) -> "
         where = "" if port is None else f" on port {port}"
         hint = "start one with `onetool serve --http`"
         if running:
-            hint += ", or set daemon: {http: true} in ~/.onetool/onetool.yaml and run `onetool daemon restart`"
+            hint += (
+                ", or set daemon: {http: true} in ~/.onetool/onetool.yaml and run `onetool daemon"
+                " restart`"
+            )
         raise ToolError(f"no HTTP server is running{where}", hint=hint)
     here = [entry for entry in servers if entry.directory == directory]
     if len(servers) > 1 and len(here) != 1:
         listed = ", ".join(f"{entry.port} ({entry.directory})" for entry in servers)
-        raise ToolError(f"several HTTP servers are running: ports {listed}", hint="choose one with --port PORT")
+        raise ToolError(
+            f"several HTTP servers are running: ports {listed}", hint="choose one with --port PORT"
+        )
     return servers[0] if len(servers) == 1 else here[0]
 
 

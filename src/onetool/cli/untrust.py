@@ -16,5 +16,7 @@ def main(options: Namespace) -> int:
     assert directories.project is not None
     known = untrust(directories.project, directories.user)
     data = {"folder": str(directories.project), "trusted": False, "was": known}
-    print_result(options, data, [f"{directories.project} {'is no longer' if known else 'was not'} trusted."])
+    print_result(
+        options, data, [f"{directories.project} {'is no longer' if known else 'was not'} trusted."]
+    )
     return 0

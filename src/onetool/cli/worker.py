@@ -25,9 +25,19 @@ JSON = "print a line of JSON when it takes jobs"
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--queue", action="append", required=True, metavar="NAME", help="name of a queue; repeat it for several"
+        "--queue",
+        action="append",
+        required=True,
+        metavar="NAME",
+        help="name of a queue; repeat it for several",
     )
-    parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="number of calls at once (default: 1)")
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of calls at once (default: 1)",
+    )
     parser.add_argument(
         "--grace",
         type=float,
@@ -49,7 +59,9 @@ def main(options: Namespace) -> int:
     if options.concurrency < 1:
         raise ArgumentError(f"invalid concurrency {options.concurrency}: expected at least 1")
     if not 0 <= options.grace < MAX_GRACE_SECONDS:
-        raise ArgumentError(f"invalid grace {options.grace:g}: expected 0 to {MAX_GRACE_SECONDS:g} seconds")
+        raise ArgumentError(
+            f"invalid grace {options.grace:g}: expected 0 to {MAX_GRACE_SECONDS:g} seconds"
+        )
     loaded = read_settings(os.environ, Path.cwd(), options.config)
     print_notices(loaded.problems)
     require_store(loaded, "a worker takes its jobs from a database, and the state is in files")
@@ -65,13 +77,23 @@ def main(options: Namespace) -> int:
 
 
 def find_packs(loaded: "Loaded", queues: list[str]) -> Served:
-    """Return the packs of each queue, as the settings name them. No jobs are taken from a queue without packs."""
+    """Return the packs of each queue, as the settings name them.
+
+    No jobs are taken from a queue without packs.
+    """
     tools = loaded.settings.tools.items()
-    served = {queue: sorted(pack for pack, options in tools if options.queue == queue) for queue in queues}
+    served = {
+        queue: sorted(pack for pack, options in tools if options.queue == queue) for queue in queues
+    }
     known = ", ".join(sorted({options.queue for _, options in tools if options.queue})) or "none"
     for queue in (queue for queue, packs in served.items() if not packs):
-        message = f"no jobs are taken from the queue {queue!r}: the settings give no pack to it (queues: {known})"
-        print_notices([Problem(message, f"set `tools: {{PACK: {{queue: {queue}}}}}` in onetool.yaml")])
+        message = (
+            f"no jobs are taken from the queue {queue!r}: the settings give no pack to it (queues:"
+            f" {known})"
+        )
+        print_notices(
+            [Problem(message, f"set `tools: {{PACK: {{queue: {queue}}}}}` in onetool.yaml")]
+        )
     return {queue: packs for queue, packs in served.items() if packs}
 
 
@@ -83,7 +105,9 @@ async def _work(loaded: "Loaded", served: Served, options: Namespace, log: "Log"
 
     with Database(loaded.settings.store, loaded.store_key) as database:
         await anyio.to_thread.run_sync(database.prepare_schema)
-        from onetool.sources.extensions.queue_worker import QueueWorker  # needs the libraries that the database needs
+        from onetool.sources.extensions.queue_worker import (
+            QueueWorker,
+        )  # needs the libraries that the database needs
 
         extensions = _open_extensions(loaded, log)
         try:
@@ -118,7 +142,9 @@ def _count_tools(loaded: "Loaded", extensions: "Extensions", served: Served) -> 
         if not extensions.list_tools(pack):
             directories = loaded.directories.pack_directories(loaded.settings.tools_dir)
             hint = f"put {pack}/{pack}_tools.py in {', '.join(map(str, directories))}"
-            raise ToolError(f"no pack {pack!r}: the settings give it to a queue, and no file has it", hint=hint)
+            raise ToolError(
+                f"no pack {pack!r}: the settings give it to a queue, and no file has it", hint=hint
+            )
     return sum(len(extensions.list_tools(pack)) for pack in packs)
 
 
@@ -128,4 +154,7 @@ def _print_ready(served: Served, tools: int, place: str, options: Namespace) -> 
     calls = pluralize(options.concurrency, "call")
     print(f"onetool: {pluralize(tools, 'tool')}, {calls} at once", file=sys.stderr, flush=True)
     if options.json:
-        print(json.dumps({"queues": served, "tools": tools, "concurrency": options.concurrency}), flush=True)
+        print(
+            json.dumps({"queues": served, "tools": tools, "concurrency": options.concurrency}),
+            flush=True,
+        )

@@ -1,7 +1,7 @@
 """The agents of the settings, and the permissions and limits that they give to calls.
 
-The transport chooses the agent, by client name or token. Budgets are counted from the start of the server and survive
-a reload.
+The transport chooses the agent, by client name or token. Budgets are counted from the start of the
+server and survive a reload.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,10 @@ class Agents:
         self._make_guard: Callable[..., BudgetGuard] = BudgetGuard
 
     def configure(
-        self, loaded: Loaded, projects: Mapping[str, str], make_guard: Callable[..., BudgetGuard] = BudgetGuard
+        self,
+        loaded: Loaded,
+        projects: Mapping[str, str],
+        make_guard: Callable[..., BudgetGuard] = BudgetGuard,
     ) -> None:
         """Apply new settings. What was spent still counts, unless `make_guard` counts it elsewhere."""
         if make_guard != self._make_guard:
@@ -42,12 +45,16 @@ class Agents:
         self._settings = loaded.settings
         self._project_approvals = loaded.project_approvals
         protection = compute_protection(loaded)
-        self._ignored = next((problem for problem in loaded.problems if problem.code == UNTRUSTED), None)
+        self._ignored = next(
+            (problem for problem in loaded.problems if problem.code == UNTRUSTED), None
+        )
         self._sandboxes = {
             name: freeze(_sandbox(agent.sandbox, loaded.directories, projects, protection))
             for name, agent in loaded.settings.agents.items()
         }
-        self._policies = {name: Policy.from_settings(agent) for name, agent in loaded.settings.agents.items()}
+        self._policies = {
+            name: Policy.from_settings(agent) for name, agent in loaded.settings.agents.items()
+        }
         for name, guard in self._guards.items():
             if name in loaded.settings.agents:
                 guard.set_limits(_limits(loaded.settings.agents[name].budgets))
@@ -72,10 +79,14 @@ class Agents:
     def get_policy(self, name: str) -> tuple[Policy, frozenset[str]]:
         """Return the policy of an agent, and where its calls may be approved."""
         ways = frozenset(self._find(name).approvals.via)
-        return self._policies[name], ways - CLIENT_WAYS if self._settings.approvals.by == "token" else ways
+        return self._policies[name], (
+            ways - CLIENT_WAYS if self._settings.approvals.by == "token" else ways
+        )
 
     def accepts_http_answers(self, name: str) -> bool:
-        """Return whether the user lets clients over HTTP approve calls, without a token of scope `approve`."""
+        """Return whether the user lets clients over HTTP approve calls, without a token of scope
+        `approve`.
+        """
         is_chosen = "via" in self._find(name).approvals.model_fields_set
         return is_chosen and name not in self._project_approvals
 
@@ -88,7 +99,11 @@ class Agents:
         if name not in known:
             ignored = self._ignored
             message = f"unknown agent {name!r}: expected {', '.join(sorted(known))}"
-            raise ToolError(f"{message}. {ignored.message}", hint=ignored.hint) if ignored else ToolError(message)
+            raise (
+                ToolError(f"{message}. {ignored.message}", hint=ignored.hint)
+                if ignored
+                else ToolError(message)
+            )
         return known[name]
 
     def _guard(self, name: str, budgets: Budgets) -> BudgetGuard | None:
@@ -96,13 +111,17 @@ class Agents:
         if name not in self._guards:
             if limits == Limits():
                 return None
-            self._guards[name] = self._make_guard(limits, agent=name, warn=partial(self._warn, name))
+            self._guards[name] = self._make_guard(
+                limits, agent=name, warn=partial(self._warn, name)
+            )
         return self._guards[name]
 
 
 def find_client_agent(settings: Settings, client: str | None) -> str:
     """Return the name of the agent that lists this client, by default the agent `default`."""
-    return next((name for name, agent in settings.agents.items() if client in agent.clients), DEFAULT)
+    return next(
+        (name for name, agent in settings.agents.items() if client in agent.clients), DEFAULT
+    )
 
 
 def _limits(budgets: Budgets) -> Limits:
@@ -112,7 +131,10 @@ def _limits(budgets: Budgets) -> Limits:
 def _sandbox(
     sandbox: Sandbox, directories: Directories, projects: Mapping[str, str], protection: Protection
 ) -> JsonMapping:
-    """Return the file access rules of a context. Files that OneTool loads or stores are always protected."""
+    """Return the file access rules of a context.
+
+    Files that OneTool loads or stores are always protected.
+    """
     return {
         "enabled": sandbox.enabled,
         "allowed_paths": [

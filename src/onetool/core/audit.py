@@ -1,10 +1,11 @@
 """The audit log: calls that write, execute or use the network, with caller, arguments and outcome.
 
-Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose first line cannot
-be written is not made. A change of stored tools or disabled tools likewise has `change.started` and `change`. A
-rejected call is only a `call` line. Values of secrets are redacted; long arguments are truncated. Calls beyond the
-share of their agent are counted in lines `calls.counted` (`onetool.state.audit_shares`).
-`onetool.util.logging` records every call, for debugging.
+Two JSON lines per call: `call.started` before it is made, and `call` with the outcome. A call whose
+first line cannot be written is not made. A change of stored tools or disabled tools likewise has
+`change.started` and `change`. A rejected call is only a `call` line. Values of secrets are
+redacted; long arguments are truncated. Calls beyond the share of their agent are counted in lines
+`calls.counted` (`onetool.state.audit_shares`). `onetool.util.logging` records every call, for
+debugging.
 """
 
 import json
@@ -38,14 +39,18 @@ if TYPE_CHECKING:
 
 AUDITED_PERMISSIONS = frozenset({Permission.WRITE, Permission.EXEC, Permission.NETWORK})
 MAX_ARGUMENT_CHARS = 1000
-MAX_REFUSED_SECONDS = 0.02  # of processor time for the arguments of a rejected call, which delays others
+MAX_REFUSED_SECONDS = (
+    0.02  # of processor time for the arguments of a rejected call, which delays others
+)
 MAX_NAME_CHARS = 200  # of an argument, or of what was changed
 MAX_ARGUMENTS_BYTES = 14 << 10  # of arguments or names, as JSON; the rest of a record is short
 MAX_NAMES = 100  # of changed tools
 MAX_DIFFERENCE_CHARS = 12_000
 SLOW_WRITE_SECONDS = 0.005  # after a slower write, the next one is done in a thread
 Facts = JsonObject
-COUNTED: Facts = {"is_counted": True}  # instead of the facts of a call beyond the share of its agent
+COUNTED: Facts = {
+    "is_counted": True
+}  # instead of the facts of a call beyond the share of its agent
 
 
 def open_audit_log(loaded: Loaded, state: "State") -> "AuditLog":
@@ -66,7 +71,9 @@ class AuditLog:
         self._shares = AuditShares()
         self._is_slow = records.is_slow
         self.place = records.place
-        self.on_record: Callable[[], object] = lambda: None  # called after each outcome, from any thread
+        self.on_record: Callable[[], object] = lambda: (
+            None
+        )  # called after each outcome, from any thread
 
     def configure(self, redact: Redactor, max_bytes: int, keep: int) -> None:
         self._redact = redact
@@ -76,9 +83,12 @@ class AuditLog:
         self._shares.configure(max_bytes * (keep + 1))
 
     async def admit(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Facts | None:
-        """Record that the call is about to be made. Raise AuditUnavailable if the system does not accept the record.
+        """Record that the call is about to be made.
 
-        A write to the page cache takes about 10 µs, less than a thread switch. A thread is used if writes are slow.
+        Raise AuditUnavailable if the system does not accept the record.
+
+        A write to the page cache takes about 10 µs, less than a thread switch. A thread is used if
+        writes are slow.
         """
         if not _is_audited(tool, args):
             return None
@@ -89,7 +99,10 @@ class AuditLog:
         try:
             await self._write_first("call.started", facts)
         except OSError as error:
-            message = f"{tool.name} was not called: cannot write the audit log {self.place}: {error.strerror or error}"
+            message = (
+                f"{tool.name} was not called: cannot write the audit log {self.place}:"
+                f" {error.strerror or error}"
+            )
             raise self._records.make_refusal(message) from None
         return facts
 
@@ -105,13 +118,20 @@ class AuditLog:
         frees_space: bool = False,
         difference: str = "",
     ) -> AsyncIterator[Facts]:
-        """Record a change of stored or disabled tools or of settings before it is made, and its outcome.
+        """Record a change of stored or disabled tools or of settings before it is made, and its
+        outcome.
 
-        It has names only, never values, except for the difference of settings, which contains no secrets. The block may
-        add to the yielded facts. On a full disk, a change that frees space is made anyway. Changes by an `agent`, and
-        not by a person, beyond its share are counted like its calls.
+        It has names only, never values, except for the difference of settings, which contains no
+        secrets. The block may add to the yielded facts. On a full disk, a change that frees space
+        is made anyway. Changes by an `agent`, and not by a person, beyond its share are counted
+        like its calls.
         """
-        facts: Facts = {"action": action, "names": list(names), "actor": actor, "transport": transport}
+        facts: Facts = {
+            "action": action,
+            "names": list(names),
+            "actor": actor,
+            "transport": transport,
+        }
         if difference:
             facts["difference"] = self._redact(difference)[:MAX_DIFFERENCE_CHARS]
         is_recorded = not agent or self._shares.take({**_limit_names(facts), "agent": agent})
@@ -127,7 +147,11 @@ class AuditLog:
             yield facts
             outcome = "ok"
         except Exception as error:
-            outcome = getattr(error, "code", None) or getattr(error, "fields", {}).get("code") or error_type(error)
+            outcome = (
+                getattr(error, "code", None)
+                or getattr(error, "fields", {}).get("code")
+                or error_type(error)
+            )
             raise
         finally:
             if is_recorded:
@@ -148,9 +172,13 @@ class AuditLog:
             else:
                 write()
         except TimeoutError:
-            raise TimeoutError(f"the {self._records.device} did not respond within {seconds:g} s") from None
+            raise TimeoutError(
+                f"the {self._records.device} did not respond within {seconds:g} s"
+            ) from None
         finally:
-            self._is_slow = self._records.is_slow or time.perf_counter() - started > SLOW_WRITE_SECONDS
+            self._is_slow = (
+                self._records.is_slow or time.perf_counter() - started > SLOW_WRITE_SECONDS
+            )
 
     def finish(self, event: CallFinished) -> None:
         """Record the outcome of a call, or that it was rejected."""
@@ -177,10 +205,14 @@ class AuditLog:
             self._event("calls.counted", **summary, outcome="counted")
 
     def _describe_refused(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Facts:
-        return _describe_call(tool, args, context, self._render_arguments(tool, args, MAX_REFUSED_SECONDS))
+        return _describe_call(
+            tool, args, context, self._render_arguments(tool, args, MAX_REFUSED_SECONDS)
+        )
 
     def _render_arguments(self, tool: Tool, args: JsonMapping, max_seconds: float = inf) -> Facts:
-        """Return the arguments as far as they fit into a record, declared ones first, so that others hide none."""
+        """Return the arguments as far as they fit into a record, declared ones first, so that
+        others hide none.
+        """
         rendered: Facts = {}
         end = time.thread_time() + max_seconds
         bytes_left = MAX_ARGUMENTS_BYTES
@@ -198,14 +230,21 @@ class AuditLog:
         return rendered
 
     def _render_argument(self, value: Any) -> Any:
-        """Return the start of a value, as JSON if it is data. Secrets are redacted before truncating and escaping."""
+        """Return the start of a value, as JSON if it is data.
+
+        Secrets are redacted before truncating and escaping.
+        """
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
             start = self._redact.redact_prefix(value, MAX_ARGUMENT_CHARS)
-            return start if len(value) <= MAX_ARGUMENT_CHARS else f"{start}… ({len(value)} characters)"
+            return (
+                start if len(value) <= MAX_ARGUMENT_CHARS else f"{start}… ({len(value)} characters)"
+            )
         try:
-            text = json.dumps(self._clean(value, _CharacterBudget(MAX_ARGUMENT_CHARS)), ensure_ascii=False)
+            text = json.dumps(
+                self._clean(value, _CharacterBudget(MAX_ARGUMENT_CHARS)), ensure_ascii=False
+            )
         except Exception:  # noqa: BLE001 - cycles, too much depth, errors in methods of the object
             return f"(a {type(value).__name__} that cannot be serialized)"
         return text if len(text) <= MAX_ARGUMENT_CHARS else f"{text[:MAX_ARGUMENT_CHARS]}…"
@@ -229,7 +268,10 @@ class AuditLog:
         self._event("change", **_limit_names(facts), outcome="ok")
 
     async def record_decision(self, *, by: str, **facts: Any) -> None:
-        """Record the decision of a person about calls before it is applied. Raise StorageError if that fails."""
+        """Record the decision of a person about calls before it is applied.
+
+        Raise StorageError if that fails.
+        """
         try:
             await self._write_first("decision", {"actor": by, **facts})
         except OSError as error:
@@ -240,7 +282,9 @@ class AuditLog:
         self._records.event(name, **fields)
         self.on_record()
 
-    def list_page(self, criteria: AuditFilter, position: str | None = None, size: int = 100) -> AuditPage:
+    def list_page(
+        self, criteria: AuditFilter, position: str | None = None, size: int = 100
+    ) -> AuditPage:
         """Return records after a position, newest first. Blocks on disk access."""
         return read_page(self._records.read(position), criteria, size)
 

@@ -1,8 +1,8 @@
 """Schemas of upstream servers, stored tools and callers, which may be hostile.
 
-Patterns are executed in linear time. Those that cannot be (look-around, backreferences, too many states) are listed
-and not checked. Before a value is validated, the work is estimated; a lot of work is done in another process (`main`),
-which a timeout ends.
+Patterns are executed in linear time. Those that cannot be (look-around, backreferences, too many
+states) are listed and not checked. Before a value is validated, the work is estimated; a lot of
+work is done in another process (`main`), which a timeout ends.
 """
 
 import copy
@@ -15,7 +15,13 @@ from itertools import accumulate
 from typing import Any
 
 from onetool.core.schema import Schema
-from onetool.core.schema_work import WORK_PER_STATE, follow_pointer, is_expensive, list_objects, weigh_pattern
+from onetool.core.schema_work import (
+    WORK_PER_STATE,
+    follow_pointer,
+    is_expensive,
+    list_objects,
+    weigh_pattern,
+)
 from onetool.errors import ArgumentError, ToolError, ToolTimeout
 from onetool_child.json_types import JsonMapping, JsonObject
 
@@ -35,7 +41,10 @@ CHILD = "from onetool.core.foreign_schema import main; main()"
 
 
 class ForeignSchema(Schema):
-    """A JSON Schema from outside. Validate with `check_arguments` and `find_problem`, which choose the process."""
+    """A JSON Schema from outside.
+
+    Validate with `check_arguments` and `find_problem`, which choose the process.
+    """
 
     are_references_limited = True  # without, only the time is limited
 
@@ -46,7 +55,9 @@ class ForeignSchema(Schema):
     @property
     def pattern_problem(self) -> str:
         """The patterns that are not checked, and why; empty if all are."""
-        texts = [json.dumps(pattern)[:MAX_PATTERN_CHARS] for pattern in sorted(self._unchecked_patterns)]
+        texts = [
+            json.dumps(pattern)[:MAX_PATTERN_CHARS] for pattern in sorted(self._unchecked_patterns)
+        ]
         reason = "patterns that are not checked (look-around, backreferences or too many states)"
         return f"{reason}: {', '.join(texts[:MAX_LISTED_PATTERNS])}" if texts else ""
 
@@ -60,7 +71,11 @@ class ForeignSchema(Schema):
     def _affordable_patterns(self) -> list[str]:
         """The first patterns, which are compiled in time."""
         states = accumulate(self._patterns.values())
-        return [name for name, total in zip(self._patterns, states, strict=True) if total <= MAX_PATTERN_STATES]
+        return [
+            name
+            for name, total in zip(self._patterns, states, strict=True)
+            if total <= MAX_PATTERN_STATES
+        ]
 
     @cached_property
     def _unchecked_patterns(self) -> AbstractSet[str]:
@@ -86,7 +101,9 @@ class ForeignSchema(Schema):
     @cached_property
     def _size(self) -> tuple[int, int]:
         """The states of all patterns, and the number of values."""
-        patterns = (name for holder in list_objects(self._linear_json) for name in _list_patterns(holder))
+        patterns = (
+            name for holder in list_objects(self._linear_json) for name in _list_patterns(holder)
+        )
         return sum(map(weigh_pattern, patterns)), _count_values(_dump(self._linear_json))
 
     @cached_property
@@ -121,11 +138,15 @@ class ForeignSchema(Schema):
         return _make_linear_options()
 
 
-async def check_arguments(schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
+async def check_arguments(
+    schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False
+) -> JsonObject:
     """Return the valid arguments, as `Schema.check` does."""
     if not schema.is_costly(args, is_converted=True):
         return schema.check(args, is_exact=is_exact)
-    from anyio.to_thread import run_sync as run_in_thread  # commands that validate nothing start faster without it
+    from anyio.to_thread import (
+        run_sync as run_in_thread,
+    )  # commands that validate nothing start faster without it
 
     return await run_in_thread(partial(check_in_process, schema, args, is_exact=is_exact))
 
@@ -175,7 +196,9 @@ def _get_if(kind: type, schema: JsonMapping, key: str) -> Any:
     return value if isinstance(value, kind) else ()
 
 
-def check_in_process(schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
+def check_in_process(
+    schema: ForeignSchema, args: JsonObject, *, is_exact: bool = False
+) -> JsonObject:
     answer = _call_process(schema, args, is_check=True, is_exact=is_exact)
     if "args" not in answer:
         raise ArgumentError(answer["problem"], path=answer["path"], reason=answer["reason"])
@@ -203,14 +226,19 @@ def is_linear(pattern: str) -> bool:
 def _make_linear_options() -> Any:
     import jsonschema_rs
 
-    return jsonschema_rs.RegexOptions(size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES)
+    return jsonschema_rs.RegexOptions(
+        size_limit=MAX_PATTERN_BYTES, dfa_size_limit=MAX_PATTERN_BYTES
+    )
 
 
 def _list_patterns(holder: JsonObject) -> list[str]:
     """Return the patterns directly in an object."""
     pattern = holder.get("pattern")
     names = holder.get("patternProperties")
-    return [*([pattern] if isinstance(pattern, str) else []), *(names if isinstance(names, dict) else ())]
+    return [
+        *([pattern] if isinstance(pattern, str) else []),
+        *(names if isinstance(names, dict) else ()),
+    ]
 
 
 def _dump(value: Any) -> bytes:
@@ -228,10 +256,12 @@ def _count_values(text: bytes) -> int:
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-# --- the other process -------------------------------------------------------------------------------------------
+# --- the other process ----------------------------------------------------------------------------
 
 
-def _call_process(schema: ForeignSchema, value: Any, *, is_check: bool, is_exact: bool = False) -> JsonObject:
+def _call_process(
+    schema: ForeignSchema, value: Any, *, is_check: bool, is_exact: bool = False
+) -> JsonObject:
     import subprocess  # commands that validate nothing start faster without it
 
     request = {
@@ -256,11 +286,15 @@ def _call_process(schema: ForeignSchema, value: Any, *, is_check: bool, is_exact
         )
     except subprocess.TimeoutExpired:
         raise ToolTimeout(
-            f"validating the data took longer than {CHECK_SECONDS} s; simplify the schema, or use less data",
+            f"validating the data took longer than {CHECK_SECONDS} s; simplify the schema, or use"
+            " less data",
             timeout_ms=CHECK_SECONDS * 1000,
         ) from None
     if child.returncode:
-        raise ToolError("validating the data took too much time or memory; simplify the schema, or use less data")
+        raise ToolError(
+            "validating the data took too much time or memory; simplify the schema, or use less"
+            " data"
+        )
     answer: JsonObject = json.loads(child.stdout)
     if "invalid" in answer:
         raise ArgumentError(answer["invalid"], reason=answer["reason"])
@@ -268,7 +302,10 @@ def _call_process(schema: ForeignSchema, value: Any, *, is_check: bool, is_exact
 
 
 def main() -> None:
-    """Validate a value from standard input. Resource limits end the process even if the server is gone."""
+    """Validate a value from standard input.
+
+    Resource limits end the process even if the server is gone.
+    """
     if sys.platform != "win32":
         import resource
 
@@ -292,7 +329,11 @@ def _validate(request: JsonObject) -> JsonObject:
         except ArgumentError as error:
             if "path" not in error.fields:
                 raise
-            return {"problem": error.message, "path": error.fields["path"], "reason": error.fields["reason"]}
+            return {
+                "problem": error.message,
+                "path": error.fields["path"],
+                "reason": error.fields["reason"],
+            }
     except ArgumentError as error:
         return {"invalid": error.message, "reason": error.fields.get("reason", error.message)}
     except UnicodeEncodeError:

@@ -20,7 +20,9 @@ RELOADED = "OK: Configuration reloaded"
 
 
 class LiveSettings:
-    """The settings in effect. `configure` applies new ones to the application, and `get_state` returns its state.
+    """The settings in effect.
+
+    `configure` applies new ones to the application, and `get_state` returns its state.
 
     `discover` looks for the tools of new settings.
     """
@@ -49,7 +51,9 @@ class LiveSettings:
 
         Raise, and change nothing, if the settings are invalid or would be left out.
         """
-        key: object = object()  # only a program knows whether the settings that it passes have changed
+        key: object = (
+            object()
+        )  # only a program knows whether the settings that it passes have changed
         if self.reader.has_files:
             key = await run_in_thread(self._stamp_sources), self.reader.get_stored()
         return await self._reloading.join(self._reload_all, key)
@@ -68,10 +72,12 @@ class LiveSettings:
     async def apply(self, examined: Examined | None = None, *, unasked: bool = False) -> str:
         """Apply the settings as they were just read, or read them now.
 
-        With `unasked`, when no person requested it, raise if a settings file would be dropped: the project directory
-        lost its trust, or the file is gone.
+        With `unasked`, when no person requested it, raise if a settings file would be dropped: the
+        project directory lost its trust, or the file is gone.
         """
-        await self._put_into_effect(partial(self.reader.reread, self.loaded, examined, unasked=unasked))
+        await self._put_into_effect(
+            partial(self.reader.reread, self.loaded, examined, unasked=unasked)
+        )
         return RELOADED
 
     async def apply_edit(self, after: Loaded, files: SettingsContents) -> None:

@@ -18,7 +18,9 @@ COMPARE_BATCH_SIZE = 5_000  # names per call; a call holds the interpreter lock
 def check_name(name: str, kind: str = "tool") -> None:
     """Raise ToolNotFound if the name is too long, because comparing it with others would be slow."""
     if len(name) > MAX_NAME_LENGTH:
-        raise ToolNotFound(f"the {kind} name is too long: {len(name)} characters, the limit is {MAX_NAME_LENGTH}")
+        raise ToolNotFound(
+            f"the {kind} name is too long: {len(name)} characters, the limit is {MAX_NAME_LENGTH}"
+        )
 
 
 def python_name(name: str) -> str:
@@ -47,7 +49,8 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
 
 
 def find_by_words(name: str, summaries: Mapping[str, str]) -> list[str]:
-    """Return up to three names that contain all words of this one in any order: `list_issues`, `issues_list`.
+    """Return up to three names that contain all words of this one in any order: `list_issues`,
+    `issues_list`.
 
     Those whose summary consists of the same words come first.
     """

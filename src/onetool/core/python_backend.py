@@ -1,7 +1,9 @@
-"""The backend of functions in this process. Coroutines run on the event loop, other functions in threads.
+"""The backend of functions in this process.
 
-Arguments arrive as JSON data that fits the schema. They are converted here for parameters with richer annotations, such
-as a date, a path or a model.
+Coroutines run on the event loop, other functions in threads.
+
+Arguments arrive as JSON data that fits the schema. They are converted here for parameters with
+richer annotations, such as a date, a path or a model.
 """
 
 import inspect
@@ -49,7 +51,9 @@ class PythonBackend:
         rest = self._rest_converter
         converted = {name: make(args[name]) for name, make in converters.items() if name in args}
         if rest is not None:
-            converted |= {name: rest(value) for name, value in args.items() if name not in self._names}
+            converted |= {
+                name: rest(value) for name, value in args.items() if name not in self._names
+            }
         if self._context_names:
             converted |= dict.fromkeys(self._context_names, _add_settings(context, tool.pack))
         arguments = {**args, **converted}
@@ -65,7 +69,9 @@ class PythonBackend:
             return value
         return await self._threads.run(_store_media, value, context.run.store_media)
 
-    async def _run(self, positional: tuple[Any, ...], arguments: dict[str, Any], context: ToolContext) -> Any:
+    async def _run(
+        self, positional: tuple[Any, ...], arguments: dict[str, Any], context: ToolContext
+    ) -> Any:
         if self._is_async:
             value = await self.function(*positional, **arguments)
         else:
@@ -81,7 +87,11 @@ class PythonBackend:
         """Add the lines of the author's files to an unexpected error, for the answer."""
         code = getattr(inspect.unwrap(self.function), "__code__", None)
         directory = os.path.dirname(code.co_filename) if code is not None else ""  # noqa: PTH120 - a prefix, as below
-        if directory and not directory.startswith(OWN_DIRECTORY) and not isinstance(error, ToolError):
+        if (
+            directory
+            and not directory.startswith(OWN_DIRECTORY)
+            and not isinstance(error, ToolError)
+        ):
             trace = await self._threads.run(report_error, error, directory)  # it reads the files
             if trace and hasattr(error, "__dict__"):
                 error.__dict__["trace"] = trace
@@ -93,17 +103,22 @@ class PythonBackend:
     @cached_property
     def _names(self) -> frozenset[str]:
         return frozenset(
-            parameter.name for parameter in self._parameters if parameter.kind is not parameter.VAR_KEYWORD
+            parameter.name
+            for parameter in self._parameters
+            if parameter.kind is not parameter.VAR_KEYWORD
         )
 
     @cached_property
     def _has_positional(self) -> bool:
         """Whether some arguments can only be passed by position."""
         return any(
-            parameter.kind in {parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL} for parameter in self._parameters
+            parameter.kind in {parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL}
+            for parameter in self._parameters
         )
 
-    def _split_positional(self, arguments: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _split_positional(
+        self, arguments: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the positional and the named arguments; omitted ones get their defaults."""
         positional: list[Any] = []
         for parameter in self._parameters:
@@ -126,13 +141,19 @@ class PythonBackend:
             for parameter in parameters
             if parameter.kind is not parameter.VAR_KEYWORD
         }
-        return {name: make for name, kind in kinds.items() if (make := _make_converter(kind)) is not None}
+        return {
+            name: make
+            for name, kind in kinds.items()
+            if (make := _make_converter(kind)) is not None
+        }
 
     @cached_property
     def _rest_converter(self) -> Callable[[Any], Any] | None:
         """The converter of arguments without a parameter of their own (`**options: date`)."""
         parameters = get_signature(self.function).parameters.values()
-        rest = next((parameter for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD), None)
+        rest = next(
+            (parameter for parameter in parameters if parameter.kind is parameter.VAR_KEYWORD), None
+        )
         return None if rest is None else _make_converter(rest.annotation)
 
 
@@ -157,7 +178,9 @@ def _make_converter(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def _add_settings(context: ToolContext, pack: str) -> ToolContext:
-    """Return the context with the settings of this pack, not those of a caller, if there is a running application."""
+    """Return the context with the settings of this pack, not those of a caller, if there is a
+    running application.
+    """
     if context.run.get_settings is None:
         return context
     settings = context.run.get_settings(pack)
@@ -185,7 +208,11 @@ def _is_plain(annotation: Any) -> bool:
     inner = getattr(annotation, "__args__", ())
     origin = getattr(annotation, "__origin__", annotation)
     try:
-        is_known = origin in PLAIN_TYPES or (inner and origin.__name__ in {"Union", "UnionType", "Literal", "Optional"})
+        is_known = origin in PLAIN_TYPES or (
+            inner and origin.__name__ in {"Union", "UnionType", "Literal", "Optional"}
+        )
     except (TypeError, AttributeError):
         return False
-    return bool(is_known) and all(isinstance(part, str | int | float) or _is_plain(part) for part in inner)
+    return bool(is_known) and all(
+        isinstance(part, str | int | float) or _is_plain(part) for part in inner
+    )

@@ -1,8 +1,9 @@
 """The registry of tools: an ordered view over the sources of tools.
 
-If several sources have a tool, the first source with exactly this name wins; without one, the first source with a tool
-whose Python name is equal (`get-sum` is `get_sum` in Python). `peek`, `is_pack`, `packs`, `problems` and iteration
-never block; everything else may read the disk and belongs in threads.
+If several sources have a tool, the first source with exactly this name wins; without one, the first
+source with a tool whose Python name is equal (`get-sum` is `get_sum` in Python). `peek`, `is_pack`,
+`packs`, `problems` and iteration never block; everything else may read the disk and belongs in
+threads.
 """
 
 import asyncio
@@ -65,8 +66,8 @@ class RegistryEntry(NamedTuple):
 class ToolSource(Protocol):
     """A source of tools. Packs are identified by their Python names.
 
-    `find`, `entries`, `count`, `similar` and `describe` may read the disk; `refresh` and `close` run on the event loop;
-    nothing else blocks.
+    `find`, `entries`, `count`, `similar` and `describe` may read the disk; `refresh` and `close`
+    run on the event loop; nothing else blocks.
     """
 
     kind: str  # the kind of source, as shown in lists
@@ -86,8 +87,12 @@ class ToolSource(Protocol):
     def find(self, name: str) -> Tool | None:
         """Return the current tool with this name."""
 
-    def entries(self, pack: str | None = None, *, at_once: int | None = None) -> Iterator[RegistryEntry]:
-        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first batch."""
+    def entries(
+        self, pack: str | None = None, *, at_once: int | None = None
+    ) -> Iterator[RegistryEntry]:
+        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first
+        batch.
+        """
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
         """Return the number of tools of a pack, optionally only enabled ones."""
@@ -131,7 +136,8 @@ class HeldTools(ToolSource):
 
     def __init__(self) -> None:
         self.held: dict[str, Tool] = {}
-        # Full names by Python names of pack and tool; of several names the one that wins comes first.
+        # Full names by Python names of pack and tool; of several names the one that wins comes
+        # first.
         self._names: dict[str, dict[str, list[str]]] = {}
         self.version = 0
 
@@ -139,18 +145,28 @@ class HeldTools(ToolSource):
         if not NAME.fullmatch(tool.name):
             raise ToolError(f"invalid tool name {quote(tool.name)}: expected 'pack.tool' or 'grep'")
         if character := find_in_name(tool.name):
-            raise ToolError(f"invalid tool name {tool.name!r}: it contains the invisible character {character}")
+            raise ToolError(
+                f"invalid tool name {tool.name!r}: it contains the invisible character {character}"
+            )
         if tool.name in self.held:
             raise ToolError(
-                f"a tool named {tool.name!r} is already registered; unregister it first or choose another name"
+                f"a tool named {tool.name!r} is already registered; unregister it first or choose"
+                " another name"
             )
         if tool.timeout is not None and not tool.timeout > 0:
-            raise ToolError(f"invalid timeout {tool.timeout!r} of {tool.name}: expected a positive number of seconds")
+            raise ToolError(
+                f"invalid timeout {tool.timeout!r} of {tool.name}: expected a positive number of"
+                " seconds"
+            )
         declared_effects = tool.effects
-        if declared_effects is not None or not all(isinstance(each, Permission) for each in tool.permissions):
+        if declared_effects is not None or not all(
+            isinstance(each, Permission) for each in tool.permissions
+        ):
             try:  # a program may pass strings
                 parsed_effects = None if declared_effects is None else effects(declared_effects)
-                tool = replace(tool, permissions=permissions(tool.permissions), effects=parsed_effects)
+                tool = replace(
+                    tool, permissions=permissions(tool.permissions), effects=parsed_effects
+                )
             except (TypeError, ValueError) as error:
                 raise ToolError(f"cannot register {tool.name}: {error}") from None
         self.version += 1
@@ -202,7 +218,9 @@ class HeldTools(ToolSource):
 
     def entries(self, pack: str | None = None, **_options: Any) -> Iterator[RegistryEntry]:
         tools = list(self.held.values()) if pack is None else self.list_tools(pack)
-        entries = (RegistryEntry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools)
+        entries = (
+            RegistryEntry(tool.name, tool.summary, tool.enabled, tool.permissions) for tool in tools
+        )
         return iter(sorted(entries, key=itemgetter(0)))
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
@@ -220,7 +238,9 @@ class Registry:
         self.aliases = aliases or {}
         self.switches: DisabledTools | None = None
         self.switch_lock = asyncio.Lock()  # of changes that depend on what is enabled
-        self._admits: Callable[[Tool | RegistryEntry], bool] | None = None  # filters the tools of a view
+        self._admits: Callable[[Tool | RegistryEntry], bool] | None = (
+            None  # filters the tools of a view
+        )
         self._off: frozenset[str] = frozenset()
         self._off_reason = ""
         self._off_version = 0
@@ -238,7 +258,9 @@ class Registry:
         self.apply_switches()
 
     async def refresh_within(self, seconds: float) -> bool:
-        """Update the set of tools, together with other callers. Return whether it took less than this time.
+        """Update the set of tools, together with other callers.
+
+        Return whether it took less than this time.
 
         Otherwise, slow sources finish in the background.
         """
@@ -250,7 +272,10 @@ class Registry:
         return bool(done)
 
     def configure(self, loaded: "Loaded", switches: "DisabledTools") -> None:
-        """Apply new settings to all sources. `switches` are the tools and packs that people disabled."""
+        """Apply new settings to all sources.
+
+        `switches` are the tools and packs that people disabled.
+        """
         self.aliases = loaded.settings.aliases
         self.switches = switches
         for source in self.sources:
@@ -288,7 +313,10 @@ class Registry:
         return tool
 
     def is_disabled(self, tool: Tool | RegistryEntry) -> bool:
-        """Return whether the tool or its pack is disabled. If unknown, all tools except `ALWAYS_ON` are."""
+        """Return whether the tool or its pack is disabled.
+
+        If unknown, all tools except `ALWAYS_ON` are.
+        """
         if not self._off:
             return False
         if EVERYTHING in self._off:
@@ -299,14 +327,20 @@ class Registry:
         """Return a view with only the admitted tools and their aliases."""
         view = copy(self)
         targets = {alias: self.get(alias) for alias in self.aliases}
-        view.aliases = {alias: self.aliases[alias] for alias, tool in targets.items() if tool is None or admits(tool)}
+        view.aliases = {
+            alias: self.aliases[alias]
+            for alias, tool in targets.items()
+            if tool is None or admits(tool)
+        }
         view._admits = admits  # noqa: SLF001 - the same class
         return view
 
-    # --- one tool -------------------------------------------------------------------------------------------------
+    # --- one tool ---------------------------------------------------------------------------------
 
     def find(self, name: str) -> Tool:
-        """Return the tool with this name or alias; raise an error with similar names if there is none."""
+        """Return the tool with this name or alias; raise an error with similar names if there is
+        none.
+        """
         check_name(name)
         target, cycle = self._target(name)
         if cycle:
@@ -316,7 +350,9 @@ class Registry:
         error = self._not_found(target)
         if target == name:
             raise error
-        raise ToolNotFound(f"the alias {name!r} refers to {target!r}: {error.message}", hint=error.hint)
+        raise ToolNotFound(
+            f"the alias {name!r} refers to {target!r}: {error.message}", hint=error.hint
+        )
 
     def peek(self, name: str) -> Tool | None:
         """Return the tool with this name or alias if it is in memory."""
@@ -327,18 +363,26 @@ class Registry:
         return self._first(name, lambda source, target: source.find(target))
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool with this name or alias, or None. Cheaper than `find`, which compares names."""
+        """Return the tool with this name or alias, or None.
+
+        Cheaper than `find`, which compares names.
+        """
         return self.find_exact(self._target(name)[0]) if len(name) <= MAX_NAME_LENGTH else None
 
     def find_folded(self, name: str) -> Tool | None:
         """Return the only tool whose name differs just in case and underscores: `Files.readText`."""
         pack, _, short = python_name(name).rpartition(".")
         pack = self.match_pack(pack) if pack else pack
-        names = [full for python, full in self.map_python_names(pack).items() if fold(python) == fold(short)]
+        names = [
+            full
+            for python, full in self.map_python_names(pack).items()
+            if fold(python) == fold(short)
+        ]
         return self.find_exact(names[0]) if len(names) == 1 else None
 
     def match_pack(self, name: str) -> str:
-        """Return the pack with this name, else the only one that differs just in case and underscores, else the name.
+        """Return the pack with this name, else the only one that differs just in case and
+        underscores, else the name.
 
         Packs that have no tools, such as servers that were not listed yet, are included.
         """
@@ -350,8 +394,14 @@ class Registry:
         found: dict[str, list[str]] = {}
         for pack in self.all_packs() if unknown else ():
             found.setdefault(fold(pack), []).append(pack)
-        similar = {folded: packs[0] for folded, packs in found.items() if folded in unknown and len(packs) == 1}
-        return {name: name if self.is_pack(name) else similar.get(fold(name), name) for name in names}
+        similar = {
+            folded: packs[0]
+            for folded, packs in found.items()
+            if folded in unknown and len(packs) == 1
+        }
+        return {
+            name: name if self.is_pack(name) else similar.get(fold(name), name) for name in names
+        }
 
     def _first(self, name: str, find: Callable[[ToolSource, str], Tool | None]) -> Tool | None:
         """Return the tool that the name refers to, by the rule of this module."""
@@ -386,10 +436,12 @@ class Registry:
             held.update(source.held)
         return map(self.mark_disabled, filter(self._admits, held.values()))
 
-    # --- lists ----------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return sum(map(self.count, {pack for source in self.sources for pack in list(source.pack_names)}))
+        return sum(
+            map(self.count, {pack for source in self.sources for pack in list(source.pack_names)})
+        )
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
         """Return the number of tools of a pack, optionally only enabled ones.
@@ -408,7 +460,9 @@ class Registry:
         """Yield all tools, or those of a pack, sorted by name. `options` are those of the sources."""
         parts = (source.entries(pack, **options) for source in self.sources)
         last = ""
-        for entry in merge(*parts, key=itemgetter(0)):  # for equal names, the first source comes first
+        for entry in merge(
+            *parts, key=itemgetter(0)
+        ):  # for equal names, the first source comes first
             if entry.name != last and (self._admits is None or self._admits(entry)):
                 yield entry._replace(enabled=False) if self.is_disabled(entry) else entry
             last = entry.name
@@ -425,12 +479,20 @@ class Registry:
         """Return the packs to list in messages: all but disabled ones."""
         disabled = {pack for pack, problem in self.problems().items() if problem.code == DISABLED}
         if self._off:
-            disabled |= {pack for pack in self.packs() if not any(entry.enabled for entry in self.entries(pack))}
+            disabled |= {
+                pack
+                for pack in self.packs()
+                if not any(entry.enabled for entry in self.entries(pack))
+            }
         return [pack for pack in self.all_packs() if pack not in disabled]
 
     def problems(self) -> "dict[str, Problem]":
         """Return the packs that cannot be used, and why."""
-        return {name: why for source in reversed(self.sources) for name, why in source.problems().items()}
+        return {
+            name: why
+            for source in reversed(self.sources)
+            for name, why in source.problems().items()
+        }
 
     def describe(self, pack: str) -> str:
         """Return the description of a pack."""
@@ -463,13 +525,15 @@ class Registry:
             return False
         return self._admits is None or any(True for _ in self.entries(name))
 
-    # --- similar names --------------------------------------------------------------------------------------------
+    # --- similar names ----------------------------------------------------------------------------
 
     def nearest(self, name: str) -> list[str]:
         """Return up to three tools with similar names, best match first."""
         names = [other for source in self.sources for other in source.similar(name)]
         if self._admits is not None:
-            names = [other for other in names if self._admits(RegistryEntry(other, "", enabled=True))]
+            names = [
+                other for other in names if self._admits(RegistryEntry(other, "", enabled=True))
+            ]
         if self.is_pack(OWN_PACK):
             names += [f"{OWN_PACK}.{function}" for function in IN_CODE]
         return nearest(name, names)
@@ -480,7 +544,10 @@ class Registry:
         if name in self.aliases:
             return ToolNotFound(f"{name!r} is an alias, not a pack", hint=f"ot.call({name!r}, ...)")
         near = nearest(name, self.all_packs())
-        message = f"unknown pack {quote(name)}.{did_you_mean(near)} Packs: {join_packs(self.enabled_packs())}."
+        message = (
+            f"unknown pack {quote(name)}.{did_you_mean(near)} Packs:"
+            f" {join_packs(self.enabled_packs())}."
+        )
         return ToolNotFound(message, nearest=near)
 
     def _not_found(self, name: str) -> ToolError:
@@ -488,12 +555,16 @@ class Registry:
         if (problem := self.problems().get(name.partition(".")[0])) is not None:
             if problem.code == SignInRequired.type:
                 return SignInRequired(problem.message, hint=problem.hint, server=pack)
-            return ToolNotFound(f"cannot use the pack {pack!r}: {problem.message}", hint=problem.hint)
+            return ToolNotFound(
+                f"cannot use the pack {pack!r}: {problem.message}", hint=problem.hint
+            )
         near = self.nearest(name)
         if not self.is_pack(pack):
             near = near or nearest(name.partition(".")[0], self.all_packs())
             packs = join_packs(self.enabled_packs())
-            message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))} Packs: {packs}."
+            message = (
+                f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))} Packs: {packs}."
+            )
             return ToolNotFound(f"{message} Call ot.tools() to list all.", nearest=near)
         entries = islice(self.entries(pack, at_once=MAX_LISTED_NAMES), MAX_COMPARED_NAMES)
         summaries = {python_name(entry.name).rpartition(".")[2]: entry.summary for entry in entries}
@@ -501,12 +572,15 @@ class Registry:
             summaries |= dict.fromkeys(IN_CODE, "")
         short = name.rpartition(".")[2]
         near = near or [f"{pack}.{other}" for other in find_by_words(short, summaries)]
-        message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))}"  # names that code can call
+        # names that code can call
+        message = f"unknown tool {quote(name)}.{did_you_mean(map(python_name, near))}"
         listed = ", ".join(sorted(summaries))
         if len(listed) <= MAX_LIST_CHARS:
             return ToolNotFound(f"{message} {pack} has: {listed}.", nearest=near)
         query = f"{pack} {' '.join(sorted(split_words(short)))}"
-        message = f"{message} {pack} has {self.count(pack)} tools; ot.search(query={query!r}) finds some."
+        message = (
+            f"{message} {pack} has {self.count(pack)} tools; ot.search(query={query!r}) finds some."
+        )
         return ToolNotFound(message, nearest=near, unlisted_pack=pack)
 
 
@@ -514,5 +588,10 @@ def find_hidden_error(tool: Tool, context: ToolContext) -> ToolNotFound | None:
     """Return the error for a tool that code cannot call, because the client calls it directly."""
     if python_name(tool.pack) not in context.run.hidden:
         return None
-    hint = f"call the tool {tool.short_name} of the client directly, or set expose: both for {tool.pack}"
-    return ToolNotFound(f"{tool.name} is not available in code: it is published directly", hint=hint)
+    hint = (
+        f"call the tool {tool.short_name} of the client directly, or set expose: both for"
+        f" {tool.pack}"
+    )
+    return ToolNotFound(
+        f"{tool.name} is not available in code: it is published directly", hint=hint
+    )

@@ -1,7 +1,8 @@
 """JSON Schemas for the input and output of tools, and validation of values.
 
-A schema comes from a function (signature and docstring), from JSON, or from source code that is not executed. The
-schema of a function and the validator are created at first use, so that large catalogs cost nothing at startup.
+A schema comes from a function (signature and docstring), from JSON, or from source code that is not
+executed. The schema of a function and the validator are created at first use, so that large
+catalogs cost nothing at startup.
 """
 
 import ast
@@ -68,7 +69,9 @@ class Schema:
     """A JSON Schema with its validator."""
 
     def __init__(
-        self, make: Callable[[], JsonObject], get_signature: Callable[[], inspect.Signature] | None = None
+        self,
+        make: Callable[[], JsonObject],
+        get_signature: Callable[[], inspect.Signature] | None = None,
     ) -> None:
         self._make = make
         self._get_signature = get_signature or inspect.Signature
@@ -90,16 +93,23 @@ class Schema:
 
         def make() -> JsonObject:
             definition = _find_definition(source, function)
-            return _schema_from_signature(parse_signature(definition), ast.get_docstring(definition))
+            return _schema_from_signature(
+                parse_signature(definition), ast.get_docstring(definition)
+            )
 
         return cls(make, lambda: parse_signature(_find_definition(source, function)))
 
     @classmethod
     def from_definition(cls, definition: FunctionNode, scope: Scope) -> Self:
-        """Create a schema from a function definition and the scope of its module, which are not kept."""
+        """Create a schema from a function definition and the scope of its module, which are not
+        kept.
+        """
         signature = parse_signature(definition, scope)
         schema = _schema_from_signature(signature, ast.get_docstring(definition))
-        plain = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
+        plain = [
+            each.replace(annotation=inspect.Parameter.empty)
+            for each in signature.parameters.values()
+        ]
         return cls(lambda: schema, lambda: inspect.Signature(plain))
 
     @cached_property
@@ -123,17 +133,33 @@ class Schema:
     @cached_property
     def keyword_only(self) -> frozenset[str]:
         """The arguments that cannot be passed by position."""
-        return frozenset(name for name, kind in self._kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY)
+        return frozenset(
+            name for name, kind in self._kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY
+        )
 
     @cached_property
     def variadic(self) -> str | None:
-        """The argument that collects further positional arguments, such as `args` of a function with `*args`."""
-        return next((name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL), None)
+        """The argument that collects further positional arguments, such as `args` of a function
+        with `*args`.
+        """
+        return next(
+            (
+                name
+                for name, kind in self._kinds.items()
+                if kind is inspect.Parameter.VAR_POSITIONAL
+            ),
+            None,
+        )
 
     @cached_property
     def variadic_keywords(self) -> str | None:
-        """The name of the parameter for other named arguments, such as `options` of a function with `**options`."""
-        return next((name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_KEYWORD), None)
+        """The name of the parameter for other named arguments, such as `options` of a function with
+        `**options`.
+        """
+        return next(
+            (name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_KEYWORD),
+            None,
+        )
 
     @property
     def open(self) -> bool:
@@ -142,7 +168,9 @@ class Schema:
 
     @cached_property
     def defaults(self) -> JsonMapping:
-        return {name: part["default"] for name, part in self.properties.items() if "default" in part}
+        return {
+            name: part["default"] for name, part in self.properties.items() if "default" in part
+        }
 
     def problem(self, value: Any) -> str | None:
         """Return the first problem with the value, or None."""
@@ -158,15 +186,24 @@ class Schema:
         error = self._find_error(value)
         while (chosen := _choose_alternative(error)) is not None:
             error = chosen
-        path = [part if isinstance(part, int) else part[:MAX_PROBLEM_CHARS] for part in error.instance_path]
+        path = [
+            part if isinstance(part, int) else part[:MAX_PROBLEM_CHARS]
+            for part in error.instance_path
+        ]
         where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in path)
         message = _shorten(str(error.message))
         if _get_alternatives(error):
-            message = f"{_shorten(json.dumps(error.instance))} does not match: expected {self._describe_choices(error)}"
+            message = (
+                f"{_shorten(json.dumps(error.instance))} does not match: expected"
+                f" {self._describe_choices(error)}"
+            )
         return f"{where.lstrip('.')}: {message}" if where else message, path, message
 
     def _find_error(self, value: Any) -> Any:
-        """Return the first error. Only alternatives are tried completely, because the error contains theirs."""
+        """Return the first error.
+
+        Only alternatives are tried completely, because the error contains theirs.
+        """
         import jsonschema_rs
 
         try:
@@ -176,7 +213,9 @@ class Schema:
         raise AssertionError("the value is valid")
 
     def _describe_choices(self, error: Any) -> str:
-        """Return the alternatives of a union that does not accept a value: `integer, or string matching "^a"`."""
+        """Return the alternatives of a union that does not accept a value: `integer, or string
+        matching "^a"`.
+        """
         choices: Any = self.json
         try:
             for step in error.schema_path:
@@ -196,18 +235,22 @@ class Schema:
         kind = declared if isinstance(declared, str) else " or ".join(map(str, declared))
         if schema.get("title") and kind == "object":
             kind = f"object {schema['title']}"
-        rules = [f"{words} {schema[key]}" for key, words in DESCRIBED_KEYWORDS.items() if key in schema]
+        rules = [
+            f"{words} {schema[key]}" for key, words in DESCRIBED_KEYWORDS.items() if key in schema
+        ]
         if "pattern" in schema:
             rules.append(f"matching {json.dumps(schema['pattern'])}")
         if kind == "array" and isinstance(schema.get("items"), Mapping):
-            rules.append(f"of {resolve_reference(schema['items'], self.json).get('type', 'values')}")
+            rules.append(
+                f"of {resolve_reference(schema['items'], self.json).get('type', 'values')}"
+            )
         return _shorten(" ".join([kind, *rules]))
 
     def check(self, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
         """Return the valid arguments; raise otherwise.
 
-        Unless `is_exact` is set, numbers and booleans in strings are converted where the schema declares nothing else.
-        Floats such as 3.0 become integers where it declares integers.
+        Unless `is_exact` is set, numbers and booleans in strings are converted where the schema
+        declares nothing else. Floats such as 3.0 become integers where it declares integers.
         """
         try:
             if self._validator.is_valid(args):
@@ -215,7 +258,9 @@ class Schema:
             if is_exact:
                 self._raise_mismatch(args)
             args = self._omit_none(args)
-            if not self._validator.is_valid(args) and not self._validator.is_valid(self._convert_strings(args)):
+            if not self._validator.is_valid(args) and not self._validator.is_valid(
+                self._convert_strings(args)
+            ):
                 self._raise_mismatch(args)
         except ValueError as error:  # an unpaired surrogate, or hundreds of levels
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
@@ -226,20 +271,29 @@ class Schema:
         raise ArgumentError(text, path=path, reason=reason)
 
     def _omit_none(self, args: JsonObject) -> JsonObject:
-        """Return the arguments without those that are None, which signatures show as the default of optional ones."""
+        """Return the arguments without those that are None, which signatures show as the default of
+        optional ones.
+        """
         optional = self.properties.keys() - self.required - self.defaults.keys()
-        return {name: value for name, value in args.items() if value is not None or name not in optional}
+        return {
+            name: value for name, value in args.items() if value is not None or name not in optional
+        }
 
     def _convert_integers(self, args: JsonObject) -> JsonObject:
         for name, part in self._integer_properties.items():
             if name in args:
                 args[name] = _convert_integers(args[name], part, self.json)
         if isinstance(rest := self.json.get("additionalProperties"), dict):
-            args |= {name: _convert_integers(args[name], rest, self.json) for name in args.keys() - self.properties}
+            args |= {
+                name: _convert_integers(args[name], rest, self.json)
+                for name in args.keys() - self.properties
+            }
         return args
 
     def _convert_strings(self, args: JsonObject) -> JsonObject:
-        """Convert strings such as "3" and "true" in place where the validator requires a number or a boolean."""
+        """Convert strings such as "3" and "true" in place where the validator requires a number or
+        a boolean.
+        """
         copied: set[int] = set()
         if self._is_expensive(args):
             return args
@@ -259,7 +313,9 @@ class Schema:
         if "'integer'" not in str(self.json):
             return {}
         parts = self.properties.items()
-        return {name: part for name, part in parts if "'integer'" in str(part) or "'$ref'" in str(part)}
+        return {
+            name: part for name, part in parts if "'integer'" in str(part) or "'$ref'" in str(part)
+        }
 
     @cached_property
     def _validator(self) -> Any:
@@ -311,7 +367,9 @@ def _shorten(message: str) -> str:
 
 
 def _choose_alternative(error: Any) -> Any:
-    """Return the error of the only alternative of a union that accepts a value of this type; None if there is none."""
+    """Return the error of the only alternative of a union that accepts a value of this type; None
+    if there is none.
+    """
     alternatives = [found for found in _get_alternatives(error) if not _is_other_type(found, error)]
     return alternatives[0][0] if len(alternatives) == 1 and alternatives[0] else None
 
@@ -323,7 +381,9 @@ def _get_alternatives(error: Any) -> list[list[Any]]:
 
 def _is_other_type(found: list[Any], error: Any) -> bool:
     """Return whether an alternative rejects the value itself because of its type."""
-    return any(hasattr(each.kind, "types") and each.instance_path == error.instance_path for each in found)
+    return any(
+        hasattr(each.kind, "types") and each.instance_path == error.instance_path for each in found
+    )
 
 
 def _find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
@@ -332,8 +392,15 @@ def _find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
         yield from _find_conversions(chosen)
         return
     alternatives = _get_alternatives(error) or [[error]]
-    rejected = [each for found in alternatives for each in found if each.instance_path == error.instance_path]
-    if len(rejected) < len(alternatives) or not all(hasattr(each.kind, "types") for each in rejected):
+    rejected = [
+        each
+        for found in alternatives
+        for each in found
+        if each.instance_path == error.instance_path
+    ]
+    if len(rejected) < len(alternatives) or not all(
+        hasattr(each.kind, "types") for each in rejected
+    ):
         return
     kinds = {kind for each in rejected for kind in each.kind.types} - {"null"}
     if error.instance_path and isinstance(error.instance, str) and len(kinds) == 1:
@@ -343,7 +410,9 @@ def _find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
 
 
 def parse_scalar(text: str, kind: str) -> int | float | bool | None:
-    """Return the number or boolean that a string denotes, if the conversion loses nothing; None otherwise."""
+    """Return the number or boolean that a string denotes, if the conversion loses nothing; None
+    otherwise.
+    """
     if kind == "boolean":
         return {"true": True, "false": False}.get(text.lower())
     if kind not in {"integer", "number"} or not NUMBER.fullmatch(text):
@@ -352,13 +421,17 @@ def parse_scalar(text: str, kind: str) -> int | float | bool | None:
 
     exact = Decimal(text)
     if kind == "integer" or text.lstrip("-").isdigit():
-        return int(exact) if exact == exact.to_integral_value() and abs(exact) < MAX_INTEGER else None
+        return (
+            int(exact) if exact == exact.to_integral_value() and abs(exact) < MAX_INTEGER else None
+        )
     value = float(text)
     return value if isfinite(value) and Decimal(repr(value)) == exact else None
 
 
 def _convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
-    """Return the value with integral floats such as 3.0 as integers where the schema declares only integers."""
+    """Return the value with integral floats such as 3.0 as integers where the schema declares only
+    integers.
+    """
     if not isinstance(value, CONVERTIBLE):
         return value
     if isinstance(value, list) and not any(isinstance(item, CONVERTIBLE) for item in value):
@@ -366,18 +439,32 @@ def _convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
     choices = [*_list_alternatives(schema, root)]
     kinds = {kind for each in choices for kind in _list_types(each)}
     if isinstance(value, float):
-        return int(value) if value.is_integer() and "integer" in kinds and "number" not in kinds else value
-    fitting = [each for each in choices if "array" in _list_types(each) or "items" in each or "prefixItems" in each]
+        return (
+            int(value)
+            if value.is_integer() and "integer" in kinds and "number" not in kinds
+            else value
+        )
+    fitting = [
+        each
+        for each in choices
+        if "array" in _list_types(each) or "items" in each or "prefixItems" in each
+    ]
     if isinstance(value, list):
         for each in fitting:
             first = each.get("prefixItems") or ()
             parts = chain(first, repeat(each.get("items"), max(0, len(value) - len(first))))
-            value = [_convert_integers(item, part, root) for item, part in zip(value, parts, strict=False)]
+            value = [
+                _convert_integers(item, part, root)
+                for item, part in zip(value, parts, strict=False)
+            ]
         return value
     for each in choices:
         properties = each.get("properties") or {}
         others = each.get("additionalProperties")
-        value = {key: _convert_integers(item, properties.get(key, others), root) for key, item in value.items()}
+        value = {
+            key: _convert_integers(item, properties.get(key, others), root)
+            for key, item in value.items()
+        }
     return value
 
 
@@ -401,7 +488,9 @@ def _list_types(schema: JsonMapping) -> set[str]:
 
 
 def resolve_reference(schema: Any, root: JsonMapping) -> JsonMapping:
-    """Return the schema that `$ref` names, if it is in the same document; boolean schemas become empty ones."""
+    """Return the schema that `$ref` names, if it is in the same document; boolean schemas become
+    empty ones.
+    """
     for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -429,7 +518,7 @@ def _reject_reference(uri: str) -> Any:
     raise ValueError(f"references to other documents are not supported: {uri}")
 
 
-# --- from a function -----------------------------------------------------------------------------------------------
+# --- from a function ------------------------------------------------------------------------------
 
 
 def get_signature(function: Callable[..., Any]) -> inspect.Signature:
@@ -438,12 +527,16 @@ def get_signature(function: Callable[..., Any]) -> inspect.Signature:
         signature = inspect.signature(function, eval_str=True)
     except NameError:  # an annotation that only type checkers can resolve
         signature = inspect.signature(function)
-    return signature.replace(parameters=[each for each in signature.parameters.values() if not takes_context(each)])
+    return signature.replace(
+        parameters=[each for each in signature.parameters.values() if not takes_context(each)]
+    )
 
 
 def takes_context(parameter: inspect.Parameter) -> bool:
     """Return whether the parameter is annotated `Context` or `ToolContext`, also as optional."""
-    return any(map(_is_context, (parameter.annotation, *getattr(parameter.annotation, "__args__", ()))))
+    return any(
+        map(_is_context, (parameter.annotation, *getattr(parameter.annotation, "__args__", ())))
+    )
 
 
 def _is_context(annotation: Any) -> bool:
@@ -458,7 +551,9 @@ def _is_hashable(value: object) -> bool:
 
 def _schema_from_signature(signature: inspect.Signature, docstring: str | None) -> JsonObject:
     descriptions = docstring_arguments(docstring)
-    parts, definitions = _describe_types({name: each.annotation for name, each in signature.parameters.items()})
+    parts, definitions = _describe_types(
+        {name: each.annotation for name, each in signature.parameters.items()}
+    )
     properties: JsonObject = {}
     schema: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
     required: list[str] = []
@@ -488,18 +583,30 @@ def schema_for_type(annotation: Any) -> JsonObject:
 
 
 def _describe_types(annotations: Mapping[str, Any]) -> tuple[dict[str, JsonObject], JsonObject]:
-    """Return the schemas of types, and the definitions that they share. Pydantic is loaded only if types need it."""
-    parts = {name: PLAIN_TYPES.get(each, {}) if _is_hashable(each) else {} for name, each in annotations.items()}
-    rich = {name: each for name, each in annotations.items() if not _is_hashable(each) or each not in PLAIN_TYPES}
+    """Return the schemas of types, and the definitions that they share.
+
+    Pydantic is loaded only if types need it.
+    """
+    parts = {
+        name: PLAIN_TYPES.get(each, {}) if _is_hashable(each) else {}
+        for name, each in annotations.items()
+    }
+    rich = {
+        name: each
+        for name, each in annotations.items()
+        if not _is_hashable(each) or each not in PLAIN_TYPES
+    }
     if not any(not isinstance(each, str) for each in rich.values()):
         return parts, {}
     from onetool.util.pydantic_schema import describe_types
 
-    described, definitions = describe_types({name: each for name, each in rich.items() if not isinstance(each, str)})
+    described, definitions = describe_types(
+        {name: each for name, each in rich.items() if not isinstance(each, str)}
+    )
     return {**parts, **described}, definitions
 
 
-# --- from source code --------------------------------------------------------------------------------------------
+# --- from source code -----------------------------------------------------------------------------
 
 
 def _find_definition(source: str, function: str) -> FunctionNode:
@@ -528,41 +635,65 @@ def list_parameter_names(node: FunctionNode) -> list[str]:
 def _list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, Any]]:
     args = node.args
     kinds = inspect.Parameter
-    padding: list[ast.expr | None] = [None] * (len(args.posonlyargs) + len(args.args) - len(args.defaults))
+    padding: list[ast.expr | None] = [None] * (
+        len(args.posonlyargs) + len(args.args) - len(args.defaults)
+    )
     defaults = [*padding, *args.defaults]
-    positional: list[tuple[ast.arg, Any]] = [(each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs]
+    positional: list[tuple[ast.arg, Any]] = [
+        (each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs
+    ]
     positional += [(each, kinds.POSITIONAL_OR_KEYWORD) for each in args.args]
     return [
-        *((each, default, kind) for (each, kind), default in zip(positional, defaults, strict=True)),
+        *(
+            (each, default, kind)
+            for (each, kind), default in zip(positional, defaults, strict=True)
+        ),
         *([(args.vararg, None, kinds.VAR_POSITIONAL)] if args.vararg else []),
-        *((each, default, kinds.KEYWORD_ONLY) for each, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)),
+        *(
+            (each, default, kinds.KEYWORD_ONLY)
+            for each, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        ),
         *([(args.kwarg, None, kinds.VAR_KEYWORD)] if args.kwarg else []),
     ]
 
 
-def _build_parameter(argument: ast.arg, default: ast.expr | None, kind: Any, scope: Scope) -> inspect.Parameter:
+def _build_parameter(
+    argument: ast.arg, default: ast.expr | None, kind: Any, scope: Scope
+) -> inspect.Parameter:
     empty = inspect.Parameter.empty
     resolver = Resolver()
-    annotation = empty if argument.annotation is None else resolver.resolve(argument.annotation, scope)
+    annotation = (
+        empty if argument.annotation is None else resolver.resolve(argument.annotation, scope)
+    )
     value: Any = empty
     if isinstance(default, ast.Call) and scope.name(default) == "Field":  # as in FastMCP
         annotation = resolver.annotate(annotation, [default], scope)
         value = get_default(read_options(default))
     elif default is not None:
         value = resolver.evaluate_default(default, scope)
-    return inspect.Parameter(argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value)
+    return inspect.Parameter(
+        argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value
+    )
 
 
 def make_output_schema(returns: ast.expr | None, scope: Scope | None = None) -> Schema | None:
     """Return the schema of a return annotation in source code; see `schema_of_returns`."""
-    return None if returns is None else schema_of_returns(Resolver().resolve(returns, scope or Scope()))
+    return (
+        None
+        if returns is None
+        else schema_of_returns(Resolver().resolve(returns, scope or Scope()))
+    )
 
 
 def schema_of_returns(kind: Any) -> Schema | None:
-    """Return the schema of a returned type; None if it does not say what is returned, or if that may be media."""
+    """Return the schema of a returned type; None if it does not say what is returned, or if that
+    may be media.
+    """
     vague = (None, list, dict, tuple, set, frozenset, inspect.Signature.empty)
     is_vague = (
-        isinstance(kind, str) or any(kind is each for each in vague) or any(word in str(kind) for word in VAGUE_TYPES)
+        isinstance(kind, str)
+        or any(kind is each for each in vague)
+        or any(word in str(kind) for word in VAGUE_TYPES)
     )
     return None if is_vague else _ReturnSchema(lambda: schema_for_type(kind))
 

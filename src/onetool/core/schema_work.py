@@ -1,7 +1,10 @@
-"""Estimate how long a validator takes for a value. Schemas of upstream servers and stored tools may be hostile.
+"""Estimate how long a validator takes for a value.
 
-A few lines of references to the same definitions can require billions of checks, with the interpreter lock held. A
-pattern in linear time takes up to 0.04 µs for each of its states and each character, as long as four checks.
+Schemas of upstream servers and stored tools may be hostile.
+
+A few lines of references to the same definitions can require billions of checks, with the
+interpreter lock held. A pattern in linear time takes up to 0.04 µs for each of its states and each
+character, as long as four checks.
 """
 
 import re
@@ -36,7 +39,9 @@ class _Unbounded(Exception):
 
 
 def expands_too_far(schema: JsonMapping, max_checks: int) -> bool:
-    """Return whether any part of the schema may need more checks than `max_checks` for a single value."""
+    """Return whether any part of the schema may need more checks than `max_checks` for a single
+    value.
+    """
     estimate = _Estimate(schema)
     try:
         return any(estimate.count(part, None) > max_checks for part in list_objects(schema))
@@ -45,7 +50,9 @@ def expands_too_far(schema: JsonMapping, max_checks: int) -> bool:
 
 
 def is_expensive(schema: JsonMapping, value: Any, max_checks: int) -> bool:
-    """Return whether a validator may make more checks than `max_checks`, if it remembers none of them."""
+    """Return whether a validator may make more checks than `max_checks`, if it remembers none of
+    them.
+    """
     try:
         return _Estimate(schema, min(MAX_STEPS, max_checks)).count(schema, value) > max_checks
     except (_Unbounded, RecursionError):
@@ -76,7 +83,9 @@ def follow_pointer(schema: Any, steps: Iterable[str]) -> Any:
 
 @lru_cache(maxsize=4_096)
 def weigh_pattern(pattern: str) -> int:
-    """Return the number of states of a pattern, roughly: a counted repetition repeats what is before it."""
+    """Return the number of states of a pattern, roughly: a counted repetition repeats what is
+    before it.
+    """
     groups: list[int] = []
     total = 0  # of the current group
     last = 0  # of the last character, class or group
@@ -107,7 +116,10 @@ class _Estimate:
         self._weights: dict[int, tuple[int, int]] = {}
 
     def count(self, schema: Any, value: Any) -> int:
-        """Return the number of checks. A schema that refers to itself for the same value counts once."""
+        """Return the number of checks.
+
+        A schema that refers to itself for the same value counts once.
+        """
         self._take_steps(1)
         if not isinstance(schema, Mapping):
             return 1
@@ -144,7 +156,9 @@ class _Estimate:
         return lists
 
     def _has_base(self, schema: JsonMapping) -> bool:
-        """Return whether the schema has a base URI of its own, to which references inside of it are relative."""
+        """Return whether the schema has a base URI of its own, to which references inside of it are
+        relative.
+        """
         return any(isinstance(schema.get(name), str) for name in self._bases)
 
     def _list_checks(self, schema: JsonMapping, value: Any) -> Iterator[tuple[Any, Any]]:
@@ -155,7 +169,11 @@ class _Estimate:
             yield self._resolve(schema["$ref"]), value
         yield from ((schema[name], value) for name in IN_PLACE if name in schema)
         yield from ((each, value) for name in IN_PLACE_LISTS for each in _list(schema.get(name)))
-        yield from ((each, value) for name in IN_PLACE_MAPPINGS for each in _mapping(schema.get(name)).values())
+        yield from (
+            (each, value)
+            for name in IN_PLACE_MAPPINGS
+            for each in _mapping(schema.get(name)).values()
+        )
         if isinstance(value, dict):
             known = _mapping(schema.get("properties"))
             patterns = _mapping(schema.get("patternProperties")).values()
@@ -163,11 +181,16 @@ class _Estimate:
             names = schema.get("propertyNames")
             for name, member in value.items():
                 yield names, name
-                yield from ((each, member) for each in ([known[name], *patterns] if name in known else others))
+                yield from (
+                    (each, member)
+                    for each in ([known[name], *patterns] if name in known else others)
+                )
         elif isinstance(value, list):
             everywhere = [each for name in ITEMS for each in _list(schema.get(name))]
             for item in value:
-                yield from ((each, item) for each in (*everywhere, *_list(schema.get("prefixItems"))))
+                yield from (
+                    (each, item) for each in (*everywhere, *_list(schema.get("prefixItems")))
+                )
 
     def _resolve(self, reference: Any) -> Any:
         """Return the schema in this document; None if it is missing, which the validator reports."""

@@ -1,9 +1,9 @@
 """Signatures of tools for readers: `pack.tool(query: str, count: int = 5) -> list`.
 
-The fields of objects are written like those of a TypedDict: `tags: list[{'name': str, 'color': NotRequired[str]}]`. An
-optional argument without a default is shown as `= None`, and `None` means that it is omitted. Tools of
-upstream servers show `= '...'` instead. Arguments after `*` are passed by name, and those whose names are not valid in
-Python as `**{'user-id': str}`.
+The fields of objects are written like those of a TypedDict: `tags: list[{'name': str, 'color':
+NotRequired[str]}]`. An optional argument without a default is shown as `= None`, and `None` means
+that it is omitted. Tools of upstream servers show `= '...'` instead. Arguments after `*` are passed
+by name, and those whose names are not valid in Python as `**{'user-id': str}`.
 """
 
 import re
@@ -49,8 +49,12 @@ def signature(tool: Tool) -> str:
 
 
 def describe_signature(tool: Tool) -> JsonObject:
-    """Return the signature as data: `parameters` with `name`, `kind`, `type` and `default`, and `returns`."""
-    parameters = [{**each, "type": clean_if_foreign(each["type"], tool)} for each in _list_parameters(tool)]
+    """Return the signature as data: `parameters` with `name`, `kind`, `type` and `default`, and
+    `returns`.
+    """
+    parameters = [
+        {**each, "type": clean_if_foreign(each["type"], tool)} for each in _list_parameters(tool)
+    ]
     return {"parameters": parameters, "returns": tool.returns}
 
 
@@ -59,11 +63,20 @@ def _list_parameters(tool: Tool) -> Iterator[JsonObject]:
     root = tool.input.json
     for name, part in _sort_arguments(tool):
         if name == schema.variadic:
-            yield {"name": name, "kind": "variadic", "type": type_name(part.get("items", {}), root, MAX_FIELD_LEVELS)}
+            yield {
+                "name": name,
+                "kind": "variadic",
+                "type": type_name(part.get("items", {}), root, MAX_FIELD_LEVELS),
+            }
             continue
         default = {} if name in schema.required else {"default": part.get("default")}
         kind = "keyword" if name in schema.keyword_only else "positional"
-        yield {"name": name, "kind": kind, "type": type_name(part, root, MAX_FIELD_LEVELS), **default}
+        yield {
+            "name": name,
+            "kind": kind,
+            "type": type_name(part, root, MAX_FIELD_LEVELS),
+            **default,
+        }
     if schema.variadic_keywords:
         rest = type_name(root["additionalProperties"], root)
         yield {"name": schema.variadic_keywords, "kind": "keywords", "type": rest}
@@ -85,7 +98,9 @@ def _format_parameters(tool: Tool) -> list[str]:
             fields.append(f"{parameter['name']!r}: {kind}")
         elif parameter["kind"] == "variadic":
             passed_by_position.append(text)
-        elif parameter["kind"] == "keyword" or fields:  # the position of an argument counts those before it
+        elif (
+            parameter["kind"] == "keyword" or fields
+        ):  # the position of an argument counts those before it
             passed_by_name.append(text)
         else:
             passed_by_position.append(text)
@@ -104,13 +119,18 @@ def is_python_name(name: str) -> bool:
 def _format_parameter(about: JsonMapping, tool: Tool) -> str:
     stars = {"variadic": "*", "keywords": "**"}.get(about["kind"], "")
     default = f" = {about['default']!r}" if "default" in about else ""
-    if default and tool.source.startswith("proxy:") and "default" not in tool.input.properties[about["name"]]:
+    if (
+        default
+        and tool.source.startswith("proxy:")
+        and "default" not in tool.input.properties[about["name"]]
+    ):
         default = f" = {UNKNOWN_DEFAULT!r}"
     return f"{stars}{about['name']}: {about['type']}{default}"
 
 
 def short_call(tool: Tool, name: str) -> str:
-    """Return a call without types, such as `pack.tool(query, count=5)`; if long, with as many arguments as fit.
+    """Return a call without types, such as `pack.tool(query, count=5)`; if long, with as many
+    arguments as fit.
 
     All required arguments are shown.
     """
@@ -145,7 +165,9 @@ def _list_call_arguments(tool: Tool) -> list[str]:
 
 def required_types(tool: Tool) -> dict[str, str]:
     """Return the types of the required arguments, at most MAX_REQUIRED."""
-    required = [(name, part) for name, part in tool.input.properties.items() if name in tool.input.required]
+    required = [
+        (name, part) for name, part in tool.input.properties.items() if name in tool.input.required
+    ]
     root = tool.input.json
     return {
         clean_if_foreign(name, tool): clean_if_foreign(type_name(part, root, 1), tool)
@@ -156,13 +178,23 @@ def required_types(tool: Tool) -> dict[str, str]:
 def arguments(tool: Tool) -> list[str]:
     """Return `name: description` for each argument with a description."""
     descriptions = ((name, part.get("description")) for name, part in tool.input.properties.items())
-    return [clean_if_foreign(f"{name}: {' '.join(text.split())}", tool) for name, text in descriptions if text]
+    return [
+        clean_if_foreign(f"{name}: {' '.join(text.split())}", tool)
+        for name, text in descriptions
+        if text
+    ]
 
 
 def _python_expression(name: str) -> str:
-    """Return the Python expression for a tool; `ot.pack` reaches packs whose names are reserved in Python."""
+    """Return the Python expression for a tool; `ot.pack` reaches packs whose names are reserved in
+    Python.
+    """
     pack, dot, short = NOT_PYTHON.sub("_", name).rpartition(".")
-    return f'ot.pack("{pack}").{short}' if is_reserved(pack) and pack != OWN_PACK else f"{pack}{dot}{short}"
+    return (
+        f'ot.pack("{pack}").{short}'
+        if is_reserved(pack) and pack != OWN_PACK
+        else f"{pack}{dot}{short}"
+    )
 
 
 def _call_prefix(name: str) -> str:
@@ -184,7 +216,8 @@ def _sort_arguments(tool: Tool) -> list[tuple[str, JsonMapping]]:
 
 
 def type_name(part: Any, root: JsonMapping | None = None, levels: int = 0) -> str:
-    """Return the Python type for a part of a schema, which may refer to definitions in `root`; `Any` if unknown.
+    """Return the Python type for a part of a schema, which may refer to definitions in `root`;
+    `Any` if unknown.
 
     Objects are shown with their fields, like a TypedDict, up to this number of levels.
     """
@@ -192,7 +225,10 @@ def type_name(part: Any, root: JsonMapping | None = None, levels: int = 0) -> st
 
 
 class _TypeWriter:
-    """A writer of one type. References can make a small schema very large or deep, so both are limited."""
+    """A writer of one type.
+
+    References can make a small schema very large or deep, so both are limited.
+    """
 
     def __init__(self, root: JsonMapping) -> None:
         self._root = root
@@ -242,12 +278,20 @@ class _TypeWriter:
             return TYPE_NAMES["object"]
         required = set(part.get("required") or ())
         self._open.append(properties)
-        fields = {name: self.write(each, levels - 1) for name, each in islice(properties.items(), MAX_FIELDS)}
+        fields = {
+            name: self.write(each, levels - 1)
+            for name, each in islice(properties.items(), MAX_FIELDS)
+        }
         self._open.pop()
         needed = [f"{name!r}: {fields[name]}" for name in fields if name in required]
-        others = [f"{name!r}: NotRequired[{fields[name]}]" for name in fields if name not in required]
+        others = [
+            f"{name!r}: NotRequired[{fields[name]}]" for name in fields if name not in required
+        ]
         is_complete = len(fields) == len(properties)
-        for shown in ([*needed, *others] if is_complete else [], [*needed, "**others"] if needed else []):
+        for shown in (
+            [*needed, *others] if is_complete else [],
+            [*needed, "**others"] if needed else [],
+        ):
             if shown and len(text := f"{{{', '.join(shown)}}}") <= MAX_FIELDS_CHARS:
                 return text
         return TYPE_NAMES["object"]

@@ -1,7 +1,8 @@
 """Types of annotations in source code that is parsed but never executed.
 
-Classes of the source (enums, dataclasses, attrs classes, typed dictionaries, named tuples, pydantic models) are rebuilt
-from their syntax trees, so that pydantic can make their schemas. An annotation that cannot be resolved is `Any`.
+Classes of the source (enums, dataclasses, attrs classes, typed dictionaries, named tuples, pydantic
+models) are rebuilt from their syntax trees, so that pydantic can make their schemas. An annotation
+that cannot be resolved is `Any`.
 """
 
 import ast
@@ -32,7 +33,19 @@ CONSTRAINTS = {
     "Doc": "description",
 }
 FIELD_OPTIONS = frozenset(
-    ("title", "description", "examples", "gt", "ge", "lt", "le", "multiple_of", "min_length", "max_length", "pattern")
+    (
+        "title",
+        "description",
+        "examples",
+        "gt",
+        "ge",
+        "lt",
+        "le",
+        "multiple_of",
+        "min_length",
+        "max_length",
+        "pattern",
+    )
 )
 PYDANTIC_TYPES = (
     "PositiveInt", "NegativeInt", "NonNegativeInt", "NonPositiveInt", "PositiveFloat", "NegativeFloat",
@@ -52,10 +65,15 @@ class Import(NamedTuple):
 
 
 class Scope:
-    """The classes, aliases and imports of a module. `find_module` returns the scope of a module beside it, if any."""
+    """The classes, aliases and imports of a module.
+
+    `find_module` returns the scope of a module beside it, if any.
+    """
 
     def __init__(
-        self, statements: Iterable[ast.stmt] = (), find_module: Callable[[str, int], "Scope | None"] | None = None
+        self,
+        statements: Iterable[ast.stmt] = (),
+        find_module: Callable[[str, int], "Scope | None"] | None = None,
     ) -> None:
         self.definitions: dict[str, ast.ClassDef | ast.expr] = {}
         self.imports: dict[str, Import] = {}
@@ -73,20 +91,31 @@ class Scope:
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 self.definitions[name] = value
             case ast.ImportFrom(module=module, names=names, level=level):
-                self.imports |= {each.asname or each.name: Import(module or "", level, each.name) for each in names}
+                self.imports |= {
+                    each.asname or each.name: Import(module or "", level, each.name)
+                    for each in names
+                }
             case ast.Import(names=names):
-                self.imports |= {each.asname or each.name: Import(each.name, 0, "") for each in names}
-            case _ if type(node).__name__ == "TypeAlias":  # the statement `type X = ...` of Python 3.12
+                self.imports |= {
+                    each.asname or each.name: Import(each.name, 0, "") for each in names
+                }
+            case _ if (
+                type(node).__name__ == "TypeAlias"
+            ):  # the statement `type X = ...` of Python 3.12
                 self.definitions[node.name.id] = node.value  # type: ignore[attr-defined]
 
     def is_used_by(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Return whether the parameters of a function need this scope, because they use more than known types."""
+        """Return whether the parameters of a function need this scope, because they use more than
+        known types.
+        """
         for node in ast.walk(function.args):
             match node:
                 case ast.Name(id=name) if name in self.definitions:
                     return True
                 case ast.Name(id=name) if name in self.imports and (
-                    self.imports[name].name not in {"", name} or self._find_outer(name) or self.find(node)
+                    self.imports[name].name not in {"", name}
+                    or self._find_outer(name)
+                    or self.find(node)
                 ):
                     return True
                 case ast.arg(annotation=ast.Constant(value=str())):
@@ -94,7 +123,9 @@ class Scope:
         return False
 
     def name(self, node: ast.expr) -> str:
-        """Return the original name of an expression such as `dt.date`, `Optional[int]` or `Field(...)`."""
+        """Return the original name of an expression such as `dt.date`, `Optional[int]` or
+        `Field(...)`.
+        """
         match node:
             case ast.Name(id=name):
                 return (self.imports[name].name if name in self.imports else "") or name
@@ -105,13 +136,17 @@ class Scope:
         return ""
 
     def find(self, node: ast.expr) -> tuple[str, "Scope"] | None:
-        """Return the name of a class or alias and the scope that defines it; None if it is defined elsewhere."""
+        """Return the name of a class or alias and the scope that defines it; None if it is defined
+        elsewhere.
+        """
         match node:
             case ast.Name(id=name) if name in self.definitions:
                 return name, self
             case ast.Name(id=name) if name in self.imports and self.imports[name].name:
                 source = self.imports[name]
-                module = self._find_module(source.module, source.level) if self._find_module else None
+                module = (
+                    self._find_module(source.module, source.level) if self._find_module else None
+                )
                 return module.find(ast.Name(source.name)) if module else None
             case ast.Attribute(value=ast.Name() | ast.Attribute() as outer, attr=name):
                 module = self._find_outer(ast.unparse(outer))
@@ -137,12 +172,15 @@ class _Field(NamedTuple):
 
 
 class Resolver:
-    """The resolution of the annotation and the default of one parameter, with a limited number of steps."""
+    """The resolution of the annotation and the default of one parameter, with a limited number of
+    steps.
+    """
 
     def __init__(self) -> None:
         self._steps = MAX_STEPS
         self._models: list[Any] = []
-        self._references: Values = {}  # classes that refer to themselves, by the name of the reference
+        # classes that refer to themselves, by the name of the reference
+        self._references: Values = {}
         self._is_in_model = False
 
     def resolve(self, annotation: ast.expr, scope: Scope) -> Any:
@@ -157,7 +195,9 @@ class Resolver:
         return kind
 
     def annotate(self, kind: Any, metadata: Iterable[ast.expr], scope: Scope) -> Any:
-        """Return the type with the constraints and the description of metadata, such as a call of `Field`."""
+        """Return the type with the constraints and the description of metadata, such as a call of
+        `Field`.
+        """
         from pydantic import Field
 
         options: Values = {}
@@ -168,13 +208,21 @@ class Resolver:
                 case ast.Call(args=[first, *_]) if scope.name(each) in CONSTRAINTS:
                     options[CONSTRAINTS[scope.name(each)]] = ast.literal_eval(first)
                 case ast.Call(args=bounds) if scope.name(each) == "Len":
-                    options |= dict(zip(("min_length", "max_length"), map(ast.literal_eval, bounds), strict=False))
+                    options |= dict(
+                        zip(
+                            ("min_length", "max_length"),
+                            map(ast.literal_eval, bounds),
+                            strict=False,
+                        )
+                    )
                 case ast.Call() if scope.name(each) in {"Field", "StringConstraints", "Interval"}:
                     options |= _select_field_options(read_options(each))
         return Annotated[kind, Field(**options)] if options else kind
 
     def evaluate_default(self, node: ast.expr, scope: Scope) -> Any:
-        """Return the value of a default: a literal, or the value of an enum's member; else `UNKNOWN`."""
+        """Return the value of a default: a literal, or the value of an enum's member; else
+        `UNKNOWN`.
+        """
         with suppress(ValueError, TypeError, RecursionError, MemoryError):
             return ast.literal_eval(node)
         if isinstance(node, ast.Attribute) and scope.find(node.value):
@@ -198,7 +246,11 @@ class Resolver:
                 return self._evaluate(ast.parse(text, mode="eval").body, scope)
             case ast.Name() | ast.Attribute():
                 found = scope.find(node)
-                return self._evaluate_definition(*found) if found else self._find_known(scope.name(node))
+                return (
+                    self._evaluate_definition(*found)
+                    if found
+                    else self._find_known(scope.name(node))
+                )
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
                 return Union[self._evaluate(left, scope), self._evaluate(right, scope)]  # noqa: UP007
             case ast.Subscript(value=generic, slice=inner):
@@ -247,31 +299,44 @@ class Resolver:
         if name in scope.types:
             return scope.types[name]
         definition = scope.definitions[name]
-        # An alias that refers to itself is `Any` inside. It is evaluated at each use, so that its size counts.
+        # An alias that refers to itself is `Any` inside. It is evaluated at each use, so that its
+        # size counts.
         reference = ForwardRef(f"{name}_{self._steps}")
         scope.types[name] = reference if isinstance(definition, ast.ClassDef) else Any
         try:
             if not isinstance(definition, ast.ClassDef):
                 return self._evaluate(definition, scope)
-            kind = self._references[reference.__forward_arg__] = self._build_class(name, definition, scope)
+            kind = self._references[reference.__forward_arg__] = self._build_class(
+                name, definition, scope
+            )
         finally:
             del scope.types[name]
         scope.types[name] = kind
         return kind
 
-    # --- classes ----------------------------------------------------------------------------------------------------
+    # --- classes ----------------------------------------------------------------------------------
 
     def _build_class(self, name: str, node: ast.ClassDef, scope: Scope) -> Any:
         lineage, bases = self._trace(node, scope)
         docstring = ast.get_docstring(node)
-        if unknown := bases - MIXINS - ENUMS - {"BaseModel", "RootModel", "TypedDict", "NamedTuple"}:
+        if (
+            unknown := bases
+            - MIXINS
+            - ENUMS
+            - {"BaseModel", "RootModel", "TypedDict", "NamedTuple"}
+        ):
             raise TypeError(f"unknown base classes: {unknown}")
         if bases & ENUMS:
             kind: Any = enum.Enum(name, self._read_members(lineage, is_text="StrEnum" in bases))  # type: ignore[misc]
             kind.__doc__ = docstring
             return kind
         if "RootModel" in bases:
-            root = [base for each, _ in lineage for base in each.bases if isinstance(base, ast.Subscript)]
+            root = [
+                base
+                for each, _ in lineage
+                for base in each.bases
+                if isinstance(base, ast.Subscript)
+            ]
             return self._evaluate(root[0].slice, scope)
         fields = self._read_fields(lineage)
         if "NamedTuple" in bases:
@@ -287,7 +352,9 @@ class Resolver:
         return self._build_model(name, docstring, fields, extra="forbid", rename=rename)
 
     def _trace(self, node: ast.ClassDef, scope: Scope) -> tuple[Lineage, set[str]]:
-        """Return the classes of the source that a class inherits from, itself last, and the names of other bases."""
+        """Return the classes of the source that a class inherits from, itself last, and the names
+        of other bases.
+        """
         self._take_step()
         lineage: Lineage = []
         others: set[str] = set()
@@ -303,7 +370,9 @@ class Resolver:
         return [*lineage, (node, scope)], others
 
     def _read_members(self, lineage: Lineage, *, is_text: bool) -> list[tuple[str, Any]]:
-        """Return the members of an enum with their values, or with their names if a value is not plain data."""
+        """Return the members of an enum with their values, or with their names if a value is not
+        plain data.
+        """
         members: Values = {}
         for name, value, scope in _read_assignments(lineage):
             if isinstance(value, ast.Call) and scope.name(value) == "auto":
@@ -322,7 +391,9 @@ class Resolver:
             is_total = _is_total(node.keywords)
             for each in node.body:
                 match each:
-                    case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation, value=default):
+                    case ast.AnnAssign(
+                        target=ast.Name(id=name), annotation=annotation, value=default
+                    ):
                         if scope.name(annotation) not in NOT_FIELDS:
                             fields[name] = _Field(annotation, default, scope, is_total)
         if len(fields) > MAX_MEMBERS:
@@ -332,12 +403,18 @@ class Resolver:
     def _build_typed_dict(self, node: ast.Call, entries: ast.Dict, scope: Scope) -> Any:
         pairs = zip(entries.keys, entries.values, strict=True)
         is_total = _is_total(node.keywords)
-        fields = {ast.literal_eval(key): _Field(value, None, scope, is_total) for key, value in pairs if key}
+        fields = {
+            ast.literal_eval(key): _Field(value, None, scope, is_total)
+            for key, value in pairs
+            if key
+        }
         return self._build_model(str(ast.literal_eval(node.args[0])), None, fields)
 
     def _build_named_tuple(self, name: str, fields: Mapping[str, _Field]) -> Any:
         defaults = [self._read_default(each)[0] for each in fields.values()]
-        optional = [default if is_data(default) else None for default in defaults if default is not MISSING]
+        optional = [
+            default if is_data(default) else None for default in defaults if default is not MISSING
+        ]
         kind: Any = namedtuple(name, fields, defaults=optional)  # type: ignore[misc]  # noqa: PYI024 - names are computed
         kind.__annotations__ = {key: self._resolve_field(each) for key, each in fields.items()}
         return kind
@@ -352,7 +429,10 @@ class Resolver:
         rename: Callable[[str], str] = str,
         is_pydantic: bool = False,
     ) -> Any:
-        """Return a model with the schema of the class. Fields have numbers, because a model reserves some names."""
+        """Return a model with the schema of the class.
+
+        Fields have numbers, because a model reserves some names.
+        """
         from pydantic import ConfigDict, Field, create_model
 
         outer = self._is_in_model
@@ -370,12 +450,16 @@ class Resolver:
                 info["default_factory"] = list  # the field is optional
             made[f"f{number}"] = self._resolve_field(field), Field(alias=str(alias), **info)
         self._is_in_model = outer
-        model: Any = create_model(name, __config__=ConfigDict(extra=extra), __doc__=docstring, **made)
+        model: Any = create_model(
+            name, __config__=ConfigDict(extra=extra), __doc__=docstring, **made
+        )
         self._models.append(model)
         return model
 
     def _resolve_field(self, field: _Field) -> Any:
-        """Return the type of a field; `Any` if it cannot be resolved, without affecting other fields."""
+        """Return the type of a field; `Any` if it cannot be resolved, without affecting other
+        fields.
+        """
         try:
             return self._evaluate(field.annotation, field.scope)
         except Exception:  # noqa: BLE001 - see `resolve`
@@ -383,7 +467,10 @@ class Resolver:
 
     def _read_default(self, field: _Field) -> tuple[Any, Values]:
         """Return the default of a field and the options of its `Field(...)`."""
-        if isinstance(field.default, ast.Call) and field.scope.name(field.default) in {"Field", "field"}:
+        if isinstance(field.default, ast.Call) and field.scope.name(field.default) in {
+            "Field",
+            "field",
+        }:
             options = read_options(field.default)
             return get_default(options), options
         if field.default is not None:
@@ -394,7 +481,9 @@ class Resolver:
             inner = annotation.slice
             annotation = inner.elts[0] if isinstance(inner, ast.Tuple) else inner
             name = field.scope.name(annotation)
-        return MISSING if name == "Required" or (field.is_total and name != "NotRequired") else UNKNOWN, {}
+        return (
+            MISSING if name == "Required" or (field.is_total and name != "NotRequired") else UNKNOWN
+        ), {}
 
 
 def _strip_underscores(name: str) -> str:
@@ -426,12 +515,22 @@ def read_options(call: ast.Call) -> Values:
 
 
 def _select_field_options(options: Values) -> Values:
-    return {name: value for name, value in options.items() if name in FIELD_OPTIONS and value is not UNKNOWN}
+    return {
+        name: value
+        for name, value in options.items()
+        if name in FIELD_OPTIONS and value is not UNKNOWN
+    }
 
 
 def get_default(options: Values) -> Any:
-    """Return the default in options of `Field`; `MISSING` if it is required, `UNKNOWN` if it is not a literal."""
-    default = UNKNOWN if {"default_factory", "factory"} & options.keys() else options.get("default", MISSING)
+    """Return the default in options of `Field`; `MISSING` if it is required, `UNKNOWN` if it is not
+    a literal.
+    """
+    default = (
+        UNKNOWN
+        if {"default_factory", "factory"} & options.keys()
+        else options.get("default", MISSING)
+    )
     return MISSING if default is Ellipsis else default
 
 
@@ -457,7 +556,9 @@ def _read_config(lineage: Lineage) -> Values:
 
 
 def _is_total(keywords: Iterable[ast.keyword]) -> bool:
-    return not any(each.arg == "total" and getattr(each.value, "value", True) is False for each in keywords)
+    return not any(
+        each.arg == "total" and getattr(each.value, "value", True) is False for each in keywords
+    )
 
 
 @cache
@@ -471,7 +572,15 @@ def _known_types() -> Values:
 
     builtin = (str, int, float, bool, list, dict, tuple, set, frozenset, object)
     others = (dt.date, dt.datetime, dt.time, decimal.Decimal, pathlib.Path, uuid.UUID, ToolContext)
-    abstract = ("Sequence", "MutableSequence", "Collection", "Iterable", "Mapping", "MutableMapping", "Set")
+    abstract = (
+        "Sequence",
+        "MutableSequence",
+        "Collection",
+        "Iterable",
+        "Mapping",
+        "MutableMapping",
+        "Set",
+    )
     from_typing = ("Any", "List", "Dict", "Tuple", "Set", "FrozenSet")
     return {
         **{kind.__name__: kind for kind in (*builtin, *others)},

@@ -29,7 +29,9 @@ MAX_ERROR_CHARS = 20_000  # of an error message, before it is redacted
 
 
 class Telemetry:
-    def __init__(self, events: Events, get_cost: Callable[[Tool], float] = lambda _tool: 0.0) -> None:
+    def __init__(
+        self, events: Events, get_cost: Callable[[Tool], float] = lambda _tool: 0.0
+    ) -> None:
         self._events = events
         self._get_cost = get_cost
         self._active: dict[str, RunRecord] = {}  # by run ID
@@ -47,24 +49,36 @@ class Telemetry:
         self._state = state
 
     def begin_session(
-        self, tools: Iterable[Tool], stored: Iterable[tuple[str, int]], own_tokens: int, agent: str, client: str
+        self,
+        tools: Iterable[Tool],
+        stored: Iterable[tuple[str, int]],
+        own_tokens: int,
+        agent: str,
+        client: str,
     ) -> None:
-        """Record a client session, in which the client would otherwise have loaded the definition of every tool.
+        """Record a client session, in which the client would otherwise have loaded the definition
+        of every tool.
 
         `client` identifies the client; `stored` are the tokens of stored definitions.
         """
         session = f"{self._events.session}/{client}" if client else self._events.session
         self._state.recorder.add(
-            SessionRecord(session, agent, {**dict(stored), **_count_definition_tokens(tools)}, own_tokens)
+            SessionRecord(
+                session, agent, {**dict(stored), **_count_definition_tokens(tools)}, own_tokens
+            )
         )
 
-    # --- calls ----------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def _log_call(self, event: CallFinished) -> None:
         name = event.tool.name if event.tool else event.name
         args = event.args or {}
         logged = event.tool.logged if event.tool else ()
-        outcome = {"status": "ok"} if event.error is None else {"status": "error", "error_type": event.error}
+        outcome = (
+            {"status": "ok"}
+            if event.error is None
+            else {"status": "error", "error_type": event.error}
+        )
         self._log.event(
             name if name.startswith("ot.") else "tool.call",
             duration_ms=round(event.seconds * 1000, 3),
@@ -96,7 +110,15 @@ class Telemetry:
         if tool is not None and tool.identity and event.is_allowed:
             add(UseRecord(tool.identity))
         call = CallRecord(
-            name, context.agent_id, session, run_id, event.seconds, event.error, tokens, event.at, event.call_id
+            name,
+            context.agent_id,
+            session,
+            run_id,
+            event.seconds,
+            event.error,
+            tokens,
+            event.at,
+            event.call_id,
         )
         call.values = self._build_values(event, call, text, 0 if active is None else active.calls)
         add(call)
@@ -133,13 +155,18 @@ class Telemetry:
         arguments = None if event.args is None else encode_value(dict(event.args))[0]
         return StoredValues(arguments=arguments, result=result, error=message)
 
-    def _add_failure(self, event: CallFinished | RunFinished, name: str, message: str, run_id: str) -> None:
+    def _add_failure(
+        self, event: CallFinished | RunFinished, name: str, message: str, run_id: str
+    ) -> None:
         context = event.context
         names = context.agent_id, context.actor, context.token_id, name
         self._state.recorder.add(FailureRecord(*names, str(event.error), message, run_id, event.at))
 
     def _learn_shape(self, event: CallFinished) -> None:
-        """Learn the result shape of a tool that does not declare it. Tools of `ot` are documented in its help."""
+        """Learn the result shape of a tool that does not declare it.
+
+        Tools of `ot` are documented in its help.
+        """
         tool = event.tool
         value = event.value
         if tool is None or event.error is not None or tool.output is not None or tool.pack == "ot":
@@ -147,7 +174,7 @@ class Telemetry:
         if not isinstance(value, RawJson) and not tool.continues(event.args or {}):
             self._state.shapes.learn(tool.name, value)
 
-    # --- runs -----------------------------------------------------------------------------------------------------
+    # --- runs -------------------------------------------------------------------------------------
 
     def _start_run(self, event: RunStarted) -> None:
         run = self._events.build_run(event, 0.0)
@@ -162,7 +189,9 @@ class Telemetry:
         self._log.log_end("run", event.seconds, event.error, fields)
 
     def _count_run(self, event: RunFinished) -> None:
-        run = self._active.pop(self._events.run_id(event), None) or self._events.build_run(event, event.at)
+        run = self._active.pop(self._events.run_id(event), None) or self._events.build_run(
+            event, event.at
+        )
         error_types = self._error_types.pop(run.id, set())
         error = event.error
         run.at = event.at
@@ -186,7 +215,9 @@ def _describe_actor(context: ToolContext) -> dict[str, str]:
 def _count_definition_tokens(tools: Iterable[Tool]) -> dict[str, int]:
     """Return the tokens that each tool definition would cost a client that loads it directly."""
     return {
-        tool.name: count_tokens({"name": tool.name, "description": tool.description, "inputSchema": tool.input.json})
+        tool.name: count_tokens(
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.input.json}
+        )
         for tool in tools
         if tool.enabled and tool.pack != "ot"
     }

@@ -1,7 +1,8 @@
 """Threads for tools that are not coroutines: a limited number for each nesting level of calls.
 
-Separate limits prevent a deadlock in which all threads wait for tools that need a thread. A thread cannot be stopped:
-after its call was cancelled it continues to run, but it can no longer call tools.
+Separate limits prevent a deadlock in which all threads wait for tools that need a thread. A thread
+cannot be stopped: after its call was cancelled it continues to run, but it can no longer call
+tools.
 """
 
 import asyncio
@@ -32,7 +33,9 @@ class ToolThreads:
     """The threads of tools, at most `max_threads` for each nesting level."""
 
     def __init__(self, max_threads: int = 256) -> None:
-        self._levels: defaultdict[int, anyio.CapacityLimiter] = defaultdict(lambda: anyio.CapacityLimiter(max_threads))
+        self._levels: defaultdict[int, anyio.CapacityLimiter] = defaultdict(
+            lambda: anyio.CapacityLimiter(max_threads)
+        )
 
     @property
     def is_cancelled(self) -> bool:
@@ -59,7 +62,10 @@ class ToolThreads:
 
 
 class _Thread:
-    """A tool in a thread, and the calls it waits for. `level` is the number of threads that wait for this one."""
+    """A tool in a thread, and the calls it waits for.
+
+    `level` is the number of threads that wait for this one.
+    """
 
     def __init__(self, level: int) -> None:
         self.level = level
@@ -108,7 +114,10 @@ class LoopThread:
     def require(self) -> None:
         """Raise if the application was not opened here."""
         if self._stack is None:
-            raise ToolError("cannot use run_sync: OneTool was not opened for it", hint="write `with OneTool() as app:`")
+            raise ToolError(
+                "cannot use run_sync: OneTool was not opened for it",
+                hint="write `with OneTool() as app:`",
+            )
 
     def close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         """Close the application, then end the event loop."""
@@ -121,7 +130,9 @@ def wait_for(call: Call) -> Any:
     """Run a call on the event loop from the thread of a tool, and return its result."""
     thread = _thread.get()
     if thread is None or is_on_event_loop():
-        raise ToolError("call_sync() cannot be used in a coroutine", hint="write: await context.call(...)")
+        raise ToolError(
+            "call_sync() cannot be used in a coroutine", hint="write: await context.call(...)"
+        )
     return thread.wait_for(call)
 
 
@@ -146,7 +157,9 @@ def call_blocking(call: Call, portal: "BlockingPortal | None", instead: str) -> 
 def reject_event_loop(instead: str) -> None:
     """Raise if this thread runs an event loop, which a blocking call would stop."""
     if is_on_event_loop():
-        raise ToolError("a blocking call would stop the running event loop", hint=f"write `{instead}`")
+        raise ToolError(
+            "a blocking call would stop the running event loop", hint=f"write `{instead}`"
+        )
 
 
 def is_on_event_loop() -> bool:
@@ -162,7 +175,9 @@ def nesting_guard(name: str) -> Iterator[None]:
     """Limit the nesting of tool calls, so that endless recursion does not exhaust the machine."""
     depth = _depth.get() + 1
     if depth > MAX_DEPTH:
-        raise ToolError(f"{name} was not called: tool calls are nested more than {MAX_DEPTH} levels deep")
+        raise ToolError(
+            f"{name} was not called: tool calls are nested more than {MAX_DEPTH} levels deep"
+        )
     token = _depth.set(depth)
     try:
         yield

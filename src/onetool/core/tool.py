@@ -8,7 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, overload
 
 from onetool.core.schema import Schema
-from onetool.util.context import Effect, Permission, ToolContext, effects as effect_set, permissions as permission_set
+from onetool.util.context import (
+    Effect,
+    Permission,
+    ToolContext,
+    effects as effect_set,
+    permissions as permission_set,
+)
 from onetool_child.json_types import JsonMapping
 
 DECLARED = "__onetool__"
@@ -16,7 +22,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Backend(Protocol):
-    """Carries out calls. It may also have `identify(tool)`: data that changes if a call would do something else.
+    """Carries out calls.
+
+    It may also have `identify(tool)`: data that changes if a call would do something else.
 
     `warm_up(context)` starts what calls need, so that `identify` knows it.
     """
@@ -32,9 +40,13 @@ class Tool:
     output: Schema | None = None
     description: str = ""
     permissions: frozenset[Permission] = frozenset()
-    effects: frozenset[Effect] | None = None  # None: not declared; see `onetool.core.policy.effects`
+    effects: frozenset[Effect] | None = (
+        None  # None: not declared; see `onetool.core.policy.effects`
+    )
     is_idempotent: bool = False
-    labels: frozenset[str] | None = None  # `private`, `untrusted`; None: see `onetool.core.policy.labels`
+    labels: frozenset[str] | None = (
+        None  # `private`, `untrusted`; None: see `onetool.core.policy.labels`
+    )
     source: str = "local"
     enabled: bool = True
     disabled_reason: str = ""
@@ -48,14 +60,17 @@ class Tool:
     continued_by: str = ""  # an argument that continues an earlier call; both count as one
     timeout: float | None = None  # seconds
     limits: tuple[str, ...] = ()  # arguments that a call may only set lower than `tool_config`
-    max_text: int | None = None  # maximum characters per argument, for tools that process text on the event loop
+    max_text: int | None = (
+        None  # maximum characters per argument, for tools that process text on the event loop
+    )
     logged: tuple[str, ...] = ()  # arguments that may be logged
     is_audited: bool = False  # whether calls are audited regardless of their permissions
     identity: str = ""  # under which calls of a stored tool are counted, whatever its name
     file: str = ""  # the source file of an extension's tool
     refresh: Callable[[], Awaitable[object]] | None = None  # re-reads its source
     complete: Callable[[JsonMapping, ToolContext], Awaitable[JsonMapping]] | None = None
-    # returns the arguments that people are asked about, for arguments that mean something else later
+    # returns the arguments that people are asked about, for arguments that mean something else
+    # later
 
     @property
     def pack(self) -> str:
@@ -71,7 +86,9 @@ class Tool:
         return getattr(self.backend, "is_resumable", False)
 
     def identify(self) -> Any:
-        """Return what a call does, as data: if it differs from what a person approved, the call must not be made."""
+        """Return what a call does, as data: if it differs from what a person approved, the call
+        must not be made.
+        """
         identify = getattr(self.backend, "identify", None)
         return None if identify is None else identify(self)
 
@@ -125,10 +142,12 @@ def tool(
     idempotent: bool = False,
     **options: Any,
 ) -> Any:
-    """Make a function a tool: `@tool`, or `@tool("slack.notify", permissions=["network"])`. It stays a function.
+    """Make a function a tool: `@tool`, or `@tool("slack.notify", permissions=["network"])`.
 
-    `effects` are any of "read", "write", "exec" and "external", and `labels` any of "private" and "untrusted". Calls of
-    an idempotent tool may be repeated.
+    It stays a function.
+
+    `effects` are any of "read", "write", "exec" and "external", and `labels` any of "private" and
+    "untrusted". Calls of an idempotent tool may be repeated.
     """
     if callable(name):
         return tool()(name)

@@ -13,21 +13,28 @@ from onetool.util.context import ToolContext
 
 
 def to_langchain_tools(bus: ToolBus, context: ToolContext | None = None) -> list[BaseTool]:
-    """Return the tools of the bus as LangChain tools; with a context, those that calls with it may use.
+    """Return the tools of the bus as LangChain tools; with a context, those that calls with it may
+    use.
 
-    A failed call raises `ToolException`; set `handle_tool_error` of a tool to pass the error to the model.
+    A failed call raises `ToolException`; set `handle_tool_error` of a tool to pass the error to the
+    model.
     """
     return [_BusTool(each, bus, context) for each in list_tools(bus, context)]
 
 
 class _BusTool(BaseTool):
-    """A tool of a bus. Unlike with `StructuredTool`, arguments may be named `config`, `run_manager` or `self`."""
+    """A tool of a bus.
+
+    Unlike with `StructuredTool`, arguments may be named `config`, `run_manager` or `self`.
+    """
 
     _bus: ToolBus = PrivateAttr()
     _context: ToolContext | None = PrivateAttr()
 
     def __init__(self, tool: ModelTool, bus: ToolBus, context: ToolContext | None) -> None:
-        super().__init__(name=tool.name, description=tool.description or tool.name, args_schema=tool.schema)
+        super().__init__(
+            name=tool.name, description=tool.description or tool.name, args_schema=tool.schema
+        )
         self._bus = bus
         self._context = context
 

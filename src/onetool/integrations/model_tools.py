@@ -1,8 +1,9 @@
-"""Names that every provider accepts, definitions of tools, and calls whose result is text for a model.
+"""Names that every provider accepts, definitions of tools, and calls whose result is text for a
+model.
 
-Providers accept names of letters, digits, `_` and `-`, up to 64 characters. In a name, `-` stands for a dot and `--`
-for a hyphen: `github.list-issues` is `github-list--issues`. Any other name is shortened and ends with `---` and a
-digest.
+Providers accept names of letters, digits, `_` and `-`, up to 64 characters. In a name, `-` stands
+for a dot and `--` for a hyphen: `github.list-issues` is `github-list--issues`. Any other name is
+shortened and ends with `---` and a digest.
 """
 
 import re
@@ -28,7 +29,8 @@ DIGEST_CHARS = 16
 DIGEST_MARK = "---"  # never part of another name
 READABLE = re.compile(r"\w+(?:[.-]\w+)*", re.ASCII)
 INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_]+")
-# Keywords that providers reject at the top level of a schema. The bus checks the arguments against the whole schema.
+# Keywords that providers reject at the top level of a schema. The bus checks the arguments against
+# the whole schema.
 REJECTED_KEYWORDS = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
 
 
@@ -47,7 +49,10 @@ class ModelResult(NamedTuple):
 
 
 def list_tools(bus: ToolBus, context: ToolContext | None = None) -> list[ModelTool]:
-    """Return the enabled tools, or those that calls with the context may use. Stored tools are read from disk."""
+    """Return the enabled tools, or those that calls with the context may use.
+
+    Stored tools are read from disk.
+    """
     return [_describe(tool) for tool in _find_tools(bus, context)]
 
 
@@ -77,12 +82,16 @@ def encode_name(name: str) -> str:
 def decode_name(encoded: str, bus: ToolBus) -> str:
     """Return the name of the tool that a model calls. A name that ends with a digest is looked up."""
     if DIGEST_MARK in encoded:
-        found = (entry.name for entry in bus.registry.entries() if encode_name(entry.name) == encoded)
+        found = (
+            entry.name for entry in bus.registry.entries() if encode_name(entry.name) == encoded
+        )
         return next(found, encoded)
     return "-".join(part.replace("-", ".") for part in encoded.split("--"))
 
 
-async def call_tool(bus: ToolBus, encoded: str, args: JsonMapping, context: ToolContext | None = None) -> ModelResult:
+async def call_tool(
+    bus: ToolBus, encoded: str, args: JsonMapping, context: ToolContext | None = None
+) -> ModelResult:
     """Call a tool by its name for models. Return its value or its error as text, without secrets."""
     is_untrusted = False
 
@@ -94,7 +103,9 @@ async def call_tool(bus: ToolBus, encoded: str, args: JsonMapping, context: Tool
     context = context or ToolContext()
     run = context.run
     name = await run_in_thread(decode_name, encoded, bus)
-    result = await bus.call_tool(name, args, replace(context, run=run._replace(record_foreign=record)))
+    result = await bus.call_tool(
+        name, args, replace(context, run=run._replace(record_foreign=record))
+    )
     try:
         text = render(as_data(result.unwrap()))
     except NotData as error:

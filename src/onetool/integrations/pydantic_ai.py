@@ -11,13 +11,20 @@ from onetool.integrations.model_tools import call_tool, list_tools
 from onetool.util.context import ToolContext
 
 # The bus checks the arguments against the schema of the tool.
-ANY_ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
+ANY_ARGUMENTS = SchemaValidator(
+    core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema())
+)
 
 
 class OneToolToolset(AbstractToolset[Any]):
-    """The tools of a bus; with a context, those that calls with it may use. A failed call asks the model to retry."""
+    """The tools of a bus; with a context, those that calls with it may use.
 
-    def __init__(self, bus: ToolBus, context: ToolContext | None = None, *, max_retries: int = 1) -> None:
+    A failed call asks the model to retry.
+    """
+
+    def __init__(
+        self, bus: ToolBus, context: ToolContext | None = None, *, max_retries: int = 1
+    ) -> None:
         self._bus = bus
         self._context = context
         self._max_retries = max_retries

@@ -1,4 +1,6 @@
-"""Tests of recorded runs: `onetool runs show RUN --as-test` writes them, and `replay` executes them."""
+"""Tests of recorded runs: `onetool runs show RUN --as-test` writes them, and `replay` executes
+them.
+"""
 
 import asyncio
 import json
@@ -15,11 +17,16 @@ from onetool.util.logging import Log
 __all__ = ["replay"]
 
 
-def replay(code: str, calls: Sequence[Mapping[str, Any]], *, seed: str = "", started: float = 0.0) -> Any:
-    """Run code in a cell, answer its calls from `calls`, and return its value. Raise the error of failed code.
+def replay(
+    code: str, calls: Sequence[Mapping[str, Any]], *, seed: str = "", started: float = 0.0
+) -> Any:
+    """Run code in a cell, answer its calls from `calls`, and return its value.
 
-    Each call has `tool`, `arguments` and `result` (`{"value": ...}` or `{"error": {...}}`). No tool is called, and no
-    settings are read. The code sees the random numbers of `seed`, and the time `started`.
+    Raise the error of failed code.
+
+    Each call has `tool`, `arguments` and `result` (`{"value": ...}` or `{"error": {...}}`). No tool
+    is called, and no settings are read. The code sees the random numbers of `seed`, and the time
+    `started`.
     """
     return asyncio.run(_replay(code, calls, seed, started))
 

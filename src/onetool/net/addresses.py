@@ -1,7 +1,8 @@
 """Public IP addresses: those of hosts on the internet.
 
-The ranges are listed here, because `ipaddress.is_global` differs between Python versions and includes multicast and
-translated addresses. An IPv6 address that embeds an IPv4 address is public if the embedded address is.
+The ranges are listed here, because `ipaddress.is_global` differs between Python versions and
+includes multicast and translated addresses. An IPv6 address that embeds an IPv4 address is public
+if the embedded address is.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """The shared HTTP client: requests to allowed hosts and addresses, with a timeout and a size limit.
 
-Only connections are kept between requests: no cookies, no credentials. Proxies and passwords are not read from the
-environment. `transport` imports the HTTP library, so it is only imported with the first request.
+Only connections are kept between requests: no cookies, no credentials. Proxies and passwords are
+not read from the environment. `transport` imports the HTTP library, so it is only imported with the
+first request.
 """
 
 import importlib
@@ -40,18 +41,29 @@ class RequestLimits:
     @property
     def private_advice(self) -> str:
         """Advice to allow private addresses; empty if they are allowed."""
-        limited = (rules.private_advice for rules in self.rules if not rules.allow_private_addresses)
+        limited = (
+            rules.private_advice for rules in self.rules if not rules.allow_private_addresses
+        )
         return next(limited, "")
 
     def find_location(self, response: Response) -> str | None:
         """Return the target of a redirect to follow, or None."""
-        return response.header("location") if self.max_redirects and response.status in REDIRECT_STATUSES else None
+        return (
+            response.header("location")
+            if self.max_redirects and response.status in REDIRECT_STATUSES
+            else None
+        )
 
 
 class Net:
-    """The HTTP client. `resolve` returns the addresses of a host, `own_ports` the ports of OneTool's own servers."""
+    """The HTTP client.
 
-    def __init__(self, rules: HostRules, *, resolve: Resolve | None = None, own_ports: "OwnPorts" = tuple) -> None:
+    `resolve` returns the addresses of a host, `own_ports` the ports of OneTool's own servers.
+    """
+
+    def __init__(
+        self, rules: HostRules, *, resolve: Resolve | None = None, own_ports: "OwnPorts" = tuple
+    ) -> None:
         self.rules = rules
         self._own_ports = own_ports
         self._resolve = resolve or self._resolve_host
@@ -72,9 +84,12 @@ class Net:
     ) -> Response:
         """Send a request. A URL must be allowed by all `rules` and by those of this client.
 
-        `read_stream` reads a successful response that is an event stream; it then has an empty body.
+        `read_stream` reads a successful response that is an event stream; it then has an empty
+        body.
         """
-        if TRANSPORT_MODULE not in sys.modules:  # importing takes long enough to block the event loop
+        if (
+            TRANSPORT_MODULE not in sys.modules
+        ):  # importing takes long enough to block the event loop
             await run_in_thread(importlib.import_module, TRANSPORT_MODULE)
         request = request.complete()
         redirects = MAX_REDIRECTS if follow_redirects else 0
@@ -87,10 +102,14 @@ class Net:
             self._requests -= 1
             if self._is_closed:
                 await self.close()
-        raise ToolTimeout(f"{request.label} timed out after {timeout:g} s", timeout_ms=round(timeout * 1000))
+        raise ToolTimeout(
+            f"{request.label} timed out after {timeout:g} s", timeout_ms=round(timeout * 1000)
+        )
 
     async def close(self) -> None:
-        """Close the connections, or let the requests in flight finish under their rules and close them then."""
+        """Close the connections, or let the requests in flight finish under their rules and close
+        them then.
+        """
         self._is_closed = True
         if self._connections is not None and not self._requests:
             await self._connections.close()
@@ -99,7 +118,9 @@ class Net:
         """Send the request and follow redirects, each of which is checked like the first request."""
         from onetool.net.transport import Connections
 
-        connections = self._connections = self._connections or Connections(self._resolve, self._own_ports)
+        connections = self._connections = self._connections or Connections(
+            self._resolve, self._own_ports
+        )
         started = time.perf_counter()
         redirects = 0
         while True:
@@ -117,7 +138,10 @@ class Net:
             if location is None:
                 return replace(response, seconds=time.perf_counter() - started)
             if redirects == limits.max_redirects:
-                raise NetworkError(f"{request.label}: more than {pluralize(redirects, 'redirect')}", reason="redirects")
+                raise NetworkError(
+                    f"{request.label}: more than {pluralize(redirects, 'redirect')}",
+                    reason="redirects",
+                )
             request = request.redirect(response.status, location)
             redirects = redirects + 1
 
@@ -127,6 +151,10 @@ class Net:
             return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
         try:
-            return await run_in_thread(look_up, abandon_on_cancel=True, limiter=self._lookup_limiter)
+            return await run_in_thread(
+                look_up, abandon_on_cancel=True, limiter=self._lookup_limiter
+            )
         except (OSError, UnicodeError):
-            raise NetworkError(f"cannot resolve host {host}: no address found", reason="connect") from None
+            raise NetworkError(
+                f"cannot resolve host {host}: no address found", reason="connect"
+            ) from None

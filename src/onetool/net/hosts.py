@@ -1,7 +1,8 @@
 """The allow-list of hosts. An empty list allows none.
 
-A pattern is a host, `*.example.com` for every subdomain of example.com but not the domain itself, or `*`; with a port,
-it allows that port only. Listing a private address does not allow it: that needs `allow_private_addresses`.
+A pattern is a host, `*.example.com` for every subdomain of example.com but not the domain itself,
+or `*`; with a port, it allows that port only. Listing a private address does not allow it: that
+needs `allow_private_addresses`.
 """
 
 import json
@@ -18,7 +19,9 @@ from onetool.util.context import ToolContext
 from onetool.util.text import quote
 
 HOSTS_PLACEHOLDER = "HOSTS"
-PRIVATE_ADVICE = "To allow private addresses, add this to onetool.yaml: http: {allowPrivateAddresses: true}"
+PRIVATE_ADVICE = (
+    "To allow private addresses, add this to onetool.yaml: http: {allowPrivateAddresses: true}"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +33,26 @@ class HostRules:
 
     allowed_hosts: tuple[str, ...] = ()
     allow_private_addresses: bool = False
-    advice: str = f"To allow it, add this to onetool.yaml: http: {{allowedHosts: [{HOSTS_PLACEHOLDER}]}}"
+    advice: str = (
+        f"To allow it, add this to onetool.yaml: http: {{allowedHosts: [{HOSTS_PLACEHOLDER}]}}"
+    )
     private_advice: str = PRIVATE_ADVICE
 
     @classmethod
     def for_url(cls, url: str, *, allow_private_addresses: bool) -> "HostRules":
-        """Allow only the host of a URL that the user named. An address or `localhost` may therefore be private."""
+        """Allow only the host of a URL that the user named.
+
+        An address or `localhost` may therefore be private.
+        """
         target = parse_target(url)
         is_local = target.host == "localhost" or parse_address(target.host) is not None
         return cls((target.authority,), allow_private_addresses=is_local or allow_private_addresses)
 
     @classmethod
     def for_agent(cls, context: ToolContext) -> "tuple[HostRules, ...]":
-        """Return the rules of the agent, which narrow those of the settings; nothing if it has no list of hosts."""
+        """Return the rules of the agent, which narrow those of the settings; nothing if it has no
+        list of hosts.
+        """
         if context.hosts is None:
             return ()
         setting = f"agents: {{{context.agent_id}: {{hosts: [{HOSTS_PLACEHOLDER}]}}}}"
@@ -55,22 +65,29 @@ class HostRules:
 
     def check_target(self, target: Target) -> None:
         if not any(_parse_pattern(text).matches(target) for text in self.allowed_hosts):
-            raise NetworkError(self._format_rejection(target), reason="host_not_allowed", host=target.host)
+            raise NetworkError(
+                self._format_rejection(target), reason="host_not_allowed", host=target.host
+            )
         if parse_address(target.host) is not None and not self.allow_private_addresses:
             require_public(target.host, [target.host], self.private_advice)
 
     def _format_rejection(self, target: Target) -> str:
         hosts = [*self.allowed_hosts, target.authority]
         items = (
-            host if host[0].isalnum() and ":" not in host else json.dumps(host, ensure_ascii=False) for host in hosts
+            host if host[0].isalnum() and ":" not in host else json.dumps(host, ensure_ascii=False)
+            for host in hosts
         )
         advice = self.advice.replace(HOSTS_PLACEHOLDER, ", ".join(items))
-        is_port_rejected = any(_parse_pattern(text).matches_host(target.host) for text in self.allowed_hosts)
+        is_port_rejected = any(
+            _parse_pattern(text).matches_host(target.host) for text in self.allowed_hosts
+        )
         port = f" on port {target.port}" if is_port_rejected else ""
         return f"host {target.host} is not allowed{port}. {advice}"
 
 
-ANY_HOST = HostRules(("*",), allow_private_addresses=True)  # for clients whose requests have rules of their own
+ANY_HOST = HostRules(
+    ("*",), allow_private_addresses=True
+)  # for clients whose requests have rules of their own
 
 
 def require_public(host: str, addresses: Iterable[str], advice: str = PRIVATE_ADVICE) -> None:
@@ -78,7 +95,9 @@ def require_public(host: str, addresses: Iterable[str], advice: str = PRIVATE_AD
     private = next((address for address in addresses if not is_public(address)), None)
     if private is None:
         return
-    subject = f"address {host}" if private == host else f"host {host} has the address {private}, which"
+    subject = (
+        f"address {host}" if private == host else f"host {host} has the address {private}, which"
+    )
     raise NetworkError(
         f"{subject} is not public. {advice}",
         reason="address_not_allowed",
@@ -119,7 +138,9 @@ def find_private_address(pattern: str) -> str | None:
         answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):  # no such host
         return None
-    return next((str(address[0]) for *_, address in answers if not is_public(str(address[0]))), None)
+    return next(
+        (str(address[0]) for *_, address in answers if not is_public(str(address[0]))), None
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -128,7 +149,8 @@ def _parse_pattern(text: str) -> HostPattern:
         return _split_pattern(text.strip())
     except NetworkError:
         raise ConfigError(
-            f"invalid host {quote(text)} in allowedHosts: expected example.com, *.example.com, example.com:8080 or *"
+            f"invalid host {quote(text)} in allowedHosts: expected example.com, *.example.com,"
+            " example.com:8080 or *"
         ) from None
 
 

@@ -1,6 +1,8 @@
-"""Requests and responses of the HTTP client, and what of a request is sent to the target of a redirect.
+"""Requests and responses of the HTTP client, and what of a request is sent to the target of a
+redirect.
 
-Headers with credentials and request bodies are only sent to the origin (scheme, host and port) they are meant for.
+Headers with credentials and request bodies are only sent to the origin (scheme, host and port) they
+are meant for.
 """
 
 import codecs
@@ -20,7 +22,8 @@ from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import has_few_values
 
-# Prefixes of the supported codecs. Other codecs of Python take quadratic time, or are not text encodings.
+# Prefixes of the supported codecs. Other codecs of Python take quadratic time, or are not text
+# encodings.
 CHARSET_PREFIXES = (
     "utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp", "koi8", "mac-",
     "gb", "big5", "euc_", "shift_jis", "iso2022", "tis-620",
@@ -57,7 +60,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # host and port -> add
 
 @dataclass(frozen=True)
 class Request:
-    """A request. `credentials` are the lower-case names of further headers that are only sent to the origin.
+    """A request. `credentials` are the lower-case names of further headers that are only sent to
+    the origin.
 
     The values of `secret_query`, which are parameters, are never shown.
     """
@@ -88,7 +92,9 @@ class Request:
             raise ArgumentError(f"invalid method {quote(self.method, 20)}: {expected}")
         content = b"" if self.content is None and method in METHODS_WITH_BODY else self.content
         credentials = CREDENTIAL_HEADERS | self.credentials
-        return replace(self, method=method, headers=headers, content=content, credentials=credentials)
+        return replace(
+            self, method=method, headers=headers, content=content, credentials=credentials
+        )
 
     def encode_headers(self) -> list[tuple[bytes, bytes]]:
         length = [] if self.content is None else [("Content-Length", str(len(self.content)))]
@@ -96,17 +102,23 @@ class Request:
         return [(name.encode("ascii"), value.encode("utf-8")) for name, value in headers]
 
     def redirect(self, status: int, location: str) -> Self:
-        """Return the request to send to the target of a redirect. As in browsers, some redirects turn it into a GET."""
+        """Return the request to send to the target of a redirect.
+
+        As in browsers, some redirects turn it into a GET.
+        """
         target = self.target.join(location)
         request = replace(self, url=f"{target.origin}{target.path}")
         headers = list(self.headers)
-        if self.method != "HEAD" and status in (GET_REDIRECT_STATUSES if self.method == "POST" else {SEE_OTHER}):
+        if self.method != "HEAD" and status in (
+            GET_REDIRECT_STATUSES if self.method == "POST" else {SEE_OTHER}
+        ):
             headers = [header for header in headers if not header[0].lower().startswith("content-")]
             request = replace(request, method="GET", content=None)
         if target.origin != self.target.origin:
             if request.content:
                 raise NetworkError(
-                    f"{self.label} was redirected to {target.origin}: a request body is not sent to another origin",
+                    f"{self.label} was redirected to {target.origin}: a request body is not sent to"
+                    " another origin",
                     reason="redirects",
                     hint=f"send the request to {target.origin} directly",
                 )
@@ -174,9 +186,13 @@ def _find_codec(name: str) -> str:
 def _validate(name: str, value: str) -> tuple[str, str]:
     """Validate a header. Errors never contain its value, which may be secret."""
     if not TOKEN.fullmatch(name):
-        raise ArgumentError(f"invalid header name {quote(name, 100)}: expected letters, digits and -")
+        raise ArgumentError(
+            f"invalid header name {quote(name, 100)}: expected letters, digits and -"
+        )
     if name.lower() in RESERVED_HEADERS:
         raise ArgumentError(f"header {name} cannot be set: OneTool sets it")
     if FORBIDDEN_IN_VALUES.search(value):
-        raise ArgumentError(f"invalid value of header {name}: it contains a line break or control character")
+        raise ArgumentError(
+            f"invalid value of header {name}: it contains a line break or control character"
+        )
     return name, value.strip(" \t")

@@ -1,7 +1,7 @@
 """Read and decompress response bodies up to a limit.
 
-The limit applies to the compressed and to the decompressed size. More than one layer of compression is rejected: a few
-bytes could keep the layers busy without producing output.
+The limit applies to the compressed and to the decompressed size. More than one layer of compression
+is rejected: a few bytes could keep the layers busy without producing output.
 """
 
 import zlib
@@ -36,7 +36,9 @@ async def read_body(stream: AsyncIterable[bytes], encoding: str, limit: int) -> 
     return bytes(body)
 
 
-async def decode_chunks(stream: AsyncIterable[bytes], encoding: str, limit: int) -> AsyncGenerator[bytes, None]:
+async def decode_chunks(
+    stream: AsyncIterable[bytes], encoding: str, limit: int
+) -> AsyncGenerator[bytes, None]:
     """Yield the decompressed chunks of a stream, up to the limit; the rest is not read."""
     decoder = Decoder(encoding)
     total = 0
@@ -70,8 +72,9 @@ def get_encoding(headers: Iterable[tuple[str, str]]) -> str:
 class Decoder:
     """A decoder for gzip, with concatenated members as the format allows, and for deflate.
 
-    Some servers send deflate data without the zlib header. Data after the end is ignored. An encoding that was not
-    requested is not decoded; the headers name it. The library reads only one gzip member and accepts a truncated one.
+    Some servers send deflate data without the zlib header. Data after the end is ignored. An
+    encoding that was not requested is not decoded; the headers name it. The library reads only one
+    gzip member and accepts a truncated one.
     """
 
     def __init__(self, encoding: str) -> None:
@@ -106,7 +109,10 @@ class Decoder:
     def _choose_format(self) -> int:
         if self._encoding in GZIP_ENCODINGS:
             return GZIP
-        has_header = self._header[0] & 0x0F == ZLIB_METHOD and int.from_bytes(self._header[:2], "big") % ZLIB_CHECK == 0
+        has_header = (
+            self._header[0] & 0x0F == ZLIB_METHOD
+            and int.from_bytes(self._header[:2], "big") % ZLIB_CHECK == 0
+        )
         return zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS
 
     def _inflate(self, data: bytes) -> Iterator[bytes]:
@@ -126,4 +132,6 @@ class Decoder:
 
 
 def _damaged_error() -> NetworkError:
-    return NetworkError("invalid response: the compressed body is damaged or truncated", reason="protocol")
+    return NetworkError(
+        "invalid response: the compressed body is damaged or truncated", reason="protocol"
+    )

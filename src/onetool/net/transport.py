@@ -1,7 +1,8 @@
 """Persistent connections to addresses that were resolved once and checked.
 
-A host name is resolved here only, and the connection uses the address that was checked; TLS and the Host header use the
-name. This imports the HTTP library, so it is only imported with the first request.
+A host name is resolved here only, and the connection uses the address that was checked; TLS and the
+Host header use the name. This imports the HTTP library, so it is only imported with the first
+request.
 """
 
 import logging
@@ -22,7 +23,13 @@ from onetool.errors import ConfigError, NetworkError
 from onetool.net.addresses import parse_address
 from onetool.net.hosts import require_public
 from onetool.net.messages import EVENT_STREAM, IDEMPOTENT_METHODS, Request, Resolve, Response
-from onetool.net.response_body import ENCODINGS, decode_chunks, get_encoding, read_body, too_large_error
+from onetool.net.response_body import (
+    ENCODINGS,
+    decode_chunks,
+    get_encoding,
+    read_body,
+    too_large_error,
+)
 
 if TYPE_CHECKING:
     from onetool.net.client import RequestLimits
@@ -47,7 +54,10 @@ def silence_http_libraries() -> None:
 
 
 class Connections:
-    """The connection pools of a client. Requests limited to public addresses share no connection with others."""
+    """The connection pools of a client.
+
+    Requests limited to public addresses share no connection with others.
+    """
 
     def __init__(self, resolve: Resolve, own_ports: OwnPorts = tuple) -> None:
         silence_http_libraries()
@@ -64,20 +74,34 @@ class Connections:
                 await pool.aclose()
 
     async def send(self, request: Request, limits: "RequestLimits") -> Response:
-        """Send one request and read the response. The body of a redirect that is followed is not read."""
+        """Send one request and read the response.
+
+        The body of a redirect that is followed is not read.
+        """
         pool = await self._get_pool(request.target.scheme, limits.private_advice)
         with _convert_errors(request.label):
             async with aclosing(await _send(pool, request)) as raw:
-                headers = tuple((name.decode("ascii", "replace"), _decode_header(value)) for name, value in raw.headers)
-                response = Response(raw.status, headers, b"", request.target.redact(request.secret_query), 0.0)
+                headers = tuple(
+                    (name.decode("ascii", "replace"), _decode_header(value))
+                    for name, value in raw.headers
+                )
+                response = Response(
+                    raw.status, headers, b"", request.target.redact(request.secret_query), 0.0
+                )
                 if response.status == SWITCHING_PROTOCOLS:
                     problem = "the server switched protocols, which is not supported"
                     raise NetworkError(f"{request.label}: {problem}", reason="protocol")
                 if limits.find_location(response) is not None:
                     return response
                 encoding = get_encoding(headers)
-                if limits.read_stream and response.status // 100 == SUCCESS and response.media_type == EVENT_STREAM:
-                    async with aclosing(decode_chunks(raw.aiter_stream(), encoding, limits.max_bytes)) as chunks:
+                if (
+                    limits.read_stream
+                    and response.status // 100 == SUCCESS
+                    and response.media_type == EVENT_STREAM
+                ):
+                    async with aclosing(
+                        decode_chunks(raw.aiter_stream(), encoding, limits.max_bytes)
+                    ) as chunks:
                         await limits.read_stream(chunks)
                     return response
                 has_body = request.method != "HEAD" and response.status not in STATUSES_WITHOUT_BODY
@@ -85,17 +109,29 @@ class Connections:
                 if has_body and length.isdecimal() and int(length[:20]) > limits.max_bytes:
                     raise too_large_error(limits.max_bytes)
                 body = await read_body(raw.aiter_stream(), encoding, limits.max_bytes)
-                return replace(response, body=body, compression=encoding if body and encoding not in ENCODINGS else "")
+                return replace(
+                    response,
+                    body=body,
+                    compression=encoding if body and encoding not in ENCODINGS else "",
+                )
 
     async def _get_pool(self, scheme: str, private_advice: str) -> httpcore2.AsyncConnectionPool:
         key = (scheme, private_advice)
         async with self._pool_lock:
             if key not in self._pools:
                 try:  # certificates are read from disk
-                    context = await run_in_thread(httpcore2.default_ssl_context) if scheme == "https" else None
+                    context = (
+                        await run_in_thread(httpcore2.default_ssl_context)
+                        if scheme == "https"
+                        else None
+                    )
                 except OSError as error:
-                    raise ConfigError(f"cannot read the TLS certificates of this machine: {error}") from None
-                backend = CheckedBackend(self._resolve, private_advice=private_advice, own_ports=self._own_ports)
+                    raise ConfigError(
+                        f"cannot read the TLS certificates of this machine: {error}"
+                    ) from None
+                backend = CheckedBackend(
+                    self._resolve, private_advice=private_advice, own_ports=self._own_ports
+                )
                 self._pools[key] = httpcore2.AsyncConnectionPool(
                     ssl_context=context,
                     max_connections=MAX_CONNECTIONS,
@@ -109,10 +145,13 @@ class Connections:
 async def _send(pool: httpcore2.AsyncConnectionPool, request: Request) -> httpcore2.Response:
     """Send a request and return the response, which the caller reads and closes.
 
-    A server may close a kept connection just as it is reused. Idempotent requests are then sent again.
+    A server may close a kept connection just as it is reused. Idempotent requests are then sent
+    again.
     """
     target = request.target
-    url = httpcore2.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path)
+    url = httpcore2.URL(
+        scheme=target.scheme, host=target.host, port=target.port, target=target.path
+    )
     while True:
         events: set[str] = set()
 
@@ -129,12 +168,17 @@ async def _send(pool: httpcore2.AsyncConnectionPool, request: Request) -> httpco
         try:
             return await pool.handle_async_request(sent)
         except (httpcore2.RemoteProtocolError, httpcore2.ReadError, httpcore2.WriteError):
-            if "connection.connect_tcp.started" in events or request.method not in IDEMPOTENT_METHODS:
+            if (
+                "connection.connect_tcp.started" in events
+                or request.method not in IDEMPOTENT_METHODS
+            ):
                 raise
 
 
 async def _iter_chunks(content: bytes) -> AsyncIterator[bytes]:
-    """Yield a request body in chunks: the event loop copies what the network does not accept at once."""
+    """Yield a request body in chunks: the event loop copies what the network does not accept at
+    once.
+    """
     for start in range(0, len(content), CHUNK_BYTES):
         yield content[start : start + CHUNK_BYTES]
 
@@ -145,7 +189,9 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
     `private_advice` says how to allow private addresses; they are allowed if it is empty.
     """
 
-    def __init__(self, resolve: Resolve, *, private_advice: str, own_ports: OwnPorts = tuple) -> None:
+    def __init__(
+        self, resolve: Resolve, *, private_advice: str, own_ports: OwnPorts = tuple
+    ) -> None:
         self._resolve = resolve
         self._private_advice = private_advice
         self._own_ports = own_ports
@@ -155,11 +201,13 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
         self,
         host: str,
         port: int,
-        timeout: float | None = None,  # noqa: ARG002, ASYNC109 - the deadline of the whole request holds
+        timeout: (float | None) = None,  # noqa: ARG002, ASYNC109 - the deadline of the whole request holds
         local_address: str | None = None,  # noqa: ARG002
         socket_options: Iterable[Any] | None = None,  # noqa: ARG002
     ) -> httpcore2.AsyncNetworkStream:
-        addresses = [host] if parse_address(host) is not None else list(await self._resolve(host, port))
+        addresses = (
+            [host] if parse_address(host) is not None else list(await self._resolve(host, port))
+        )
         if not addresses:
             raise httpcore2.ConnectError(f"no address found for {host}")
         if self._private_advice:
@@ -173,7 +221,9 @@ class CheckedBackend(httpcore2.AsyncNetworkBackend):
             )
         for address in addresses[:-1]:
             try:
-                return _close_if_cancelled(await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS))
+                return _close_if_cancelled(
+                    await self._network.connect_tcp(address, port, timeout=CONNECT_SECONDS)
+                )
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
         return _close_if_cancelled(await self._network.connect_tcp(addresses[-1], port))
@@ -186,7 +236,9 @@ def _is_local(address: str) -> bool:
     if parsed is None or parsed.is_loopback or parsed.is_unspecified:
         return parsed is not None
     try:  # only local addresses can be bound
-        with socket.socket(socket.AF_INET6 if parsed.version == 6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:  # noqa: PLR2004
+        is_ipv6 = parsed.version == 6  # noqa: PLR2004 - the version of IP
+        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((str(parsed), 0))
     except OSError:
         return False
@@ -211,17 +263,24 @@ def _close_if_cancelled(stream: httpcore2.AsyncNetworkStream) -> httpcore2.Async
 
 @contextmanager
 def _convert_errors(name: str) -> Iterator[None]:
-    """Convert errors of the library to NetworkError. Only the reason `connect` means that nothing was sent."""
+    """Convert errors of the library to NetworkError.
+
+    Only the reason `connect` means that nothing was sent.
+    """
     try:
         yield
     except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
-        raise NetworkError(f"{name}: cannot connect: {_describe_error(error)}", reason="connect") from None
+        raise NetworkError(
+            f"{name}: cannot connect: {_describe_error(error)}", reason="connect"
+        ) from None
     except httpcore2.RemoteProtocolError as error:
         if getattr(_find_cause(error), "error_status_hint", None) == HEADERS_TOO_LARGE:
             raise NetworkError(f"{name}: response headers too large", reason="too_large") from None
         raise NetworkError(f"{name}: {_describe_error(error)}", reason="protocol") from None
     except (httpcore2.ProtocolError, httpcore2.NetworkError, httpcore2.TimeoutException) as error:
-        raise NetworkError(f"{name}: connection lost: {_describe_error(error)}", reason="protocol") from None
+        raise NetworkError(
+            f"{name}: connection lost: {_describe_error(error)}", reason="protocol"
+        ) from None
 
 
 def _find_cause(error: BaseException) -> BaseException:

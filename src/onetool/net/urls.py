@@ -1,7 +1,7 @@
 """Parsed URLs. Each URL is parsed once, so that the checked parts are those that are used.
 
-Hosts are normalized: lower case, international names in ASCII, no trailing dot, addresses as `ipaddress` writes them.
-Notations that only some programs read as an address are rejected.
+Hosts are normalized: lower case, international names in ASCII, no trailing dot, addresses as
+`ipaddress` writes them. Notations that only some programs read as an address are rejected.
 """
 
 import re
@@ -66,7 +66,9 @@ def split_host_port(text: str) -> tuple[str, int | None]:
     """Split `example.com`, `example.com:8080`, `[::1]:8080` or `::1`; the host is normalized."""
     if parse_address(text) is not None:
         return _normalize_host(text), None
-    url = _parse(f"any://{text}")  # a scheme without a default port, so that an explicit port is not dropped
+    url = _parse(
+        f"any://{text}"
+    )  # a scheme without a default port, so that an explicit port is not dropped
     if set(text) & set("/@?#"):
         raise _host_error(f"invalid host {quote(text, MAX_SHOWN_CHARS)}")
     return _normalize_host(url.raw_host.decode("ascii")), _check_port(url.port)
@@ -79,7 +81,8 @@ def _parse(url: str, base: str | None = None) -> Any:
         return httpx2.URL(url) if base is None else httpx2.URL(base).join(url)
     except (httpx2.InvalidURL, ValueError):  # the message of the library may contain a password
         raise NetworkError(
-            "invalid URL: check its host and port, and remove line breaks and other control characters",
+            "invalid URL: check its host and port, and remove line breaks and other control"
+            " characters",
             reason="protocol",
         ) from None
 
@@ -88,9 +91,16 @@ def _to_target(url: Any) -> Target:
     if url.scheme not in DEFAULT_PORTS:
         raise NetworkError("invalid URL: it must start with https:// or http://", reason="protocol")
     if url.userinfo:
-        raise _host_error("invalid URL: it contains a user name or password; use the Authorization header instead")
+        raise _host_error(
+            "invalid URL: it contains a user name or password; use the Authorization header instead"
+        )
     host = _normalize_host(url.raw_host.decode("ascii"))
-    return Target(url.scheme, host, _check_port(url.port) or DEFAULT_PORTS[url.scheme], url.raw_path.decode("ascii"))
+    return Target(
+        url.scheme,
+        host,
+        _check_port(url.port) or DEFAULT_PORTS[url.scheme],
+        url.raw_path.decode("ascii"),
+    )
 
 
 def _check_port(port: int | None) -> int | None:
@@ -108,7 +118,8 @@ def _normalize_host(host: str) -> str:
         raise _host_error("invalid URL: no host (expected a URL like https://example.com/path)")
     if ENDS_WITH_NUMBER.fullmatch(name):
         raise _host_error(
-            f"host {_truncate(name)} is not allowed: expected an IPv4 address with four numbers, like 192.0.2.1"
+            f"host {_truncate(name)} is not allowed: expected an IPv4 address with four numbers,"
+            " like 192.0.2.1"
         )
     if not HOST_NAME.fullmatch(name) or len(name) > MAX_HOST_CHARS:
         raise _host_error(f"host {_truncate(name)} is not allowed: not a valid host name")

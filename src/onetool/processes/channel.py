@@ -1,8 +1,10 @@
-"""The server side of the protocol for cells and workers: JSON-RPC 2.0 in both directions, one object per line.
+"""The server side of the protocol for cells and workers: JSON-RPC 2.0 in both directions, one
+object per line.
 
-Input is not trusted. The size of every message is checked before it is parsed (`onetool_child.messages`), and a message
-over a limit, or one that is not JSON-RPC, closes the channel. A child that sends much is read slowly (`Pace`). The
-channel starts no process and knows nothing about runs: the callbacks handle what it receives.
+Input is not trusted. The size of every message is checked before it is parsed
+(`onetool_child.messages`), and a message over a limit, or one that is not JSON-RPC, closes the
+channel. A child that sends much is read slowly (`Pace`). The channel starts no process and knows
+nothing about runs: the callbacks handle what it receives.
 """
 
 import asyncio
@@ -56,10 +58,13 @@ class Reply(Result):
 
 
 class Channel(asyncio.Protocol):
-    """A JSON-RPC connection to a child. `at_once` and `messages` limit its requests; None means no limit.
+    """A JSON-RPC connection to a child.
 
-    A long-lived child has no limit for the number of its messages. A child whose calls may lead back to itself needs
-    many concurrent requests, because a request that is not read is not answered.
+    `at_once` and `messages` limit its requests; None means no limit.
+
+    A long-lived child has no limit for the number of its messages. A child whose calls may lead
+    back to itself needs many concurrent requests, because a request that is not read is not
+    answered.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Channel(asyncio.Protocol):
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.is_unread = False  # whether the other end closed before it read everything
 
-    # --- asyncio.Protocol ---------------------------------------------------------------------------------------
+    # --- asyncio.Protocol -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -129,7 +134,9 @@ class Channel(asyncio.Protocol):
         while self._piece is None:
             end = self._buffer.find(b"\n", self._searched)
             if max(end, len(self._buffer) if end < 0 else 0) > messages.MAX_MESSAGE_BYTES:
-                raise messages.TooLarge(f"it sent more than {messages.MAX_MESSAGE_BYTES} bytes in one message")
+                raise messages.TooLarge(
+                    f"it sent more than {messages.MAX_MESSAGE_BYTES} bytes in one message"
+                )
             if end < 0:
                 self._searched = len(self._buffer)
                 return None
@@ -178,7 +185,7 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.close("" if exc is None else str(exc))
 
-    # --- requests and responses -------------------------------------------------------------------------------
+    # --- requests and responses -------------------------------------------------------------------
 
     def request(self, method: str, params: JsonObject) -> asyncio.Future[Any]:
         self.last_id += 1
@@ -221,7 +228,11 @@ class Channel(asyncio.Protocol):
             self._pause_timer.cancel()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
-        del self._on_request, self._on_notify, self._on_piece  # nothing calls them now; their owner has this channel
+        del (
+            self._on_request,
+            self._on_notify,
+            self._on_piece,
+        )  # nothing calls them now; their owner has this channel
 
     def _write(self, line: bytes) -> None:
         if self._transport is not None and not self.closed.done():
@@ -236,7 +247,9 @@ class Channel(asyncio.Protocol):
         elif kind == messages.STRINGS:
             self._strings += data
             if len(self._strings) > messages.MAX_ARGUMENT_BYTES:
-                raise messages.TooLarge(f"it sent arguments with more than {messages.MAX_ARGUMENT_BYTES} bytes")
+                raise messages.TooLarge(
+                    f"it sent arguments with more than {messages.MAX_ARGUMENT_BYTES} bytes"
+                )
         else:
             self._on_piece(kind, data)
 
@@ -249,7 +262,9 @@ class Channel(asyncio.Protocol):
             if type(message["id"]) is not int:
                 raise TypeError("the id of a request must be an integer")
             self._put_strings(message)
-            task = asyncio.ensure_future(self._respond(message["id"], message["method"], message["params"]))
+            task = asyncio.ensure_future(
+                self._respond(message["id"], message["method"], message["params"])
+            )
             self._tasks.add(task)
             task.add_done_callback(self._handle_answered)
             self._started_requests += 1
@@ -285,7 +300,11 @@ class Channel(asyncio.Protocol):
             await asyncio.sleep(UNSENT_POLL_SECONDS)
         try:
             result = await self._on_request(method, params)
-        except (KeyError, TypeError, ValueError):  # invalid parameters; errors of tools are in the result
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+        ):  # invalid parameters; errors of tools are in the result
             self.close(INVALID_MESSAGE)
             return
         except Exception as error:  # noqa: BLE001 - the other end would wait forever
@@ -302,7 +321,10 @@ async def _encode_result(members: JsonObject, result: Result) -> Iterable[bytes]
         return [_encode_failure(members, result.error)]
     if isinstance(result.value, RawJson):
         frames = (messages.frame(members["id"], piece) for piece in result.value.pieces)
-        return chain(frames, [_encode_line({**members, "pieces": "text" if result.value.or_text else "json"})])
+        return chain(
+            frames,
+            [_encode_line({**members, "pieces": "text" if result.value.or_text else "json"})],
+        )
     try:
         if isinstance(result.value, str | list | dict) and len(result.value) > LARGE_VALUE_LENGTH:
             return [await run_in_thread(_encode_large, members, result.value)]
@@ -320,7 +342,9 @@ def _encode_failure(members: JsonObject, error: BaseException) -> bytes:
 
 
 def _encode_error(members: JsonObject, detail: JsonObject) -> bytes:
-    return _encode_line({**members, "error": {"code": -32000, "message": detail["message"], "data": detail}})
+    return _encode_line(
+        {**members, "error": {"code": -32000, "message": detail["message"], "data": detail}}
+    )
 
 
 def _encode_line(message: JsonObject) -> bytes:
@@ -328,10 +352,16 @@ def _encode_line(message: JsonObject) -> bytes:
 
 
 def _encode_large(members: JsonObject, value: Any) -> bytes:
-    """Encode a large result. A list is encoded in parts, so that other threads get the interpreter lock."""
+    """Encode a large result.
+
+    A list is encoded in parts, so that other threads get the interpreter lock.
+    """
     if not isinstance(value, list):
         return _encode_line({**members, "result": value})
-    parts = (value[start : start + MAX_ITEMS_AT_ONCE] for start in range(0, len(value), MAX_ITEMS_AT_ONCE))
+    parts = (
+        value[start : start + MAX_ITEMS_AT_ONCE]
+        for start in range(0, len(value), MAX_ITEMS_AT_ONCE)
+    )
     items = ",".join(encode(part)[1:-1] for part in parts)
     return _encode_line({**members, "result": []})[: -len("]}\n")] + f"{items}]}}\n".encode("ascii")
 

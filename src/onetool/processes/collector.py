@@ -30,7 +30,14 @@ class Collector:
         size = self._size
         self._data = bytearray()
         self._size = 0
-        return data, f"the message has {size} bytes, the limit is {self._limit}" if size > self._limit else None
+        return (
+            data,
+            (
+                f"the message has {size} bytes, the limit is {self._limit}"
+                if size > self._limit
+                else None
+            ),
+        )
 
 
 def find_id(message: bytes) -> int | str | None:

@@ -1,13 +1,13 @@
 """The client of the daemon: it runs a command there, if possible.
 
-It uses only the standard library and no other module of this package, so that it starts in a few milliseconds. Over
-stdio it copies messages between the assistant and the daemon, which it starts if needed. `onetool run` and the other
-commands of `COMMANDS` run in the daemon if there is one. Everything else, and everything without a daemon, runs in this
-process.
+It uses only the standard library and no other module of this package, so that it starts in a few
+milliseconds. Over stdio it copies messages between the assistant and the daemon, which it starts if
+needed. `onetool run` and the other commands of `COMMANDS` run in the daemon if there is one.
+Everything else, and everything without a daemon, runs in this process.
 
-If the daemon ends, the client answers the requests in flight with an error, repeats the handshake of the assistant with
-a new daemon, and continues. No request is sent twice. If the daemon does not respond, because it is stopped or hangs,
-the client does the same with a server of its own.
+If the daemon ends, the client answers the requests in flight with an error, repeats the handshake
+of the assistant with a new daemon, and continues. No request is sent twice. If the daemon does not
+respond, because it is stopped or hangs, the client does the same with a server of its own.
 """
 
 import contextlib
@@ -30,20 +30,39 @@ if TYPE_CHECKING:
 PROTOCOL = 1
 STANDALONE = "ONETOOL_STANDALONE"
 COMMANDS = (
-    *("run", "call", "tools", "search", "help", "bundles", "approvals", "runs", "stats", "audit", "token", "servers"),
+    *(
+        "run",
+        "call",
+        "tools",
+        "search",
+        "help",
+        "bundles",
+        "approvals",
+        "runs",
+        "stats",
+        "audit",
+        "token",
+        "servers",
+    ),
     *("api", "logout", "agents", "hosts", "secret", "settings"),
 )
 LOCAL_OPTIONS = ("--standalone", "--http", "-h", "--help", "--version")
 READ_BYTES = 1 << 16
-CONNECT_SECONDS = 10.0  # for a daemon that is starting on a busy machine; assistants wait 30 s and more
+CONNECT_SECONDS = (
+    10.0  # for a daemon that is starting on a busy machine; assistants wait 30 s and more
+)
 REPLY_SECONDS = 10.0  # for a question about the daemon itself
-SILENCE_SECONDS = 5.0  # of a daemon with requests to answer, before the client asks whether it responds
+SILENCE_SECONDS = (
+    5.0  # of a daemon with requests to answer, before the client asks whether it responds
+)
 POLL_SECONDS = 1.0  # between two checks whether the daemon is stopped
 LOCK_SECONDS = 2.0
 RETRY_SECONDS = 0.05
 MAX_ATTEMPTS = 5
 BACKLOG = 128
-CONFIRMATION = b"\n"  # after the reply to a command: without it, the daemon does not execute the command
+CONFIRMATION = (  # after the reply to a command: without it, the daemon does not execute the command
+    b"\n"
+)
 LISTENER = 3  # the descriptor of the listening socket in a new daemon
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 FAILED = 1
@@ -72,8 +91,10 @@ INTERRUPTION = {
 }
 SILENCE = {
     **INTERRUPTION,
-    "message": f"{UNRESPONSIVE}; the request may have been carried out. Check what happened, then try again:"
-    " this client now has a server of its own",
+    "message": (
+        f"{UNRESPONSIVE}; the request may have been carried out. Check what happened, then try"
+        " again: this client now has a server of its own"
+    ),
 }
 DISCONNECTION = {
     "code": CONNECTION_CLOSED,
@@ -97,7 +118,9 @@ def _may_share(arguments: list[str]) -> bool:
         return False
     if sys.stdin is None or sys.stdout is None or sys.stderr is None:  # closed by the caller
         return False
-    if os.environ.get("ONETOOL_DAEMON__SHARED", "true").lower() != "true" or not {*arguments}.isdisjoint(LOCAL_OPTIONS):
+    if os.environ.get("ONETOOL_DAEMON__SHARED", "true").lower() != "true" or not {
+        *arguments
+    }.isdisjoint(LOCAL_OPTIONS):
         return False
     if arguments[:1] and arguments[0] in COMMANDS:
         return True
@@ -106,7 +129,10 @@ def _may_share(arguments: list[str]) -> bool:
 
 
 def _is_turned_off() -> bool:
-    """Return whether a settings file has `daemon.shared: false` in the usual spelling. Else the daemon decides."""
+    """Return whether a settings file has `daemon.shared: false` in the usual spelling.
+
+    Else the daemon decides.
+    """
     named = os.environ.get("ONETOOL_CONFIG", "")
     for path in (os.path.expanduser("~/.onetool/onetool.yaml"), named):  # noqa: PTH111
         with contextlib.suppress(OSError), open(path, "rb") as file:  # noqa: PTH123
@@ -127,20 +153,32 @@ def _is_pipe(descriptor: int) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
 
-# --- the socket -------------------------------------------------------------------------------------------------------
+# --- the socket -----------------------------------------------------------------------------------
 
 
 def describe_installation() -> str:
-    """Return what a client and its daemon must have in common: program, version, interpreter and home directory."""
+    """Return what a client and its daemon must have in common: program, version, interpreter and
+    home directory.
+    """
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     version = os.stat(os.path.join(package, "util", "version.py"))  # noqa: PTH116, PTH118
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
-    parts = (PROTOCOL, package, version.st_mtime_ns, version.st_size, sys.executable, sys.version, home)
+    parts = (
+        PROTOCOL,
+        package,
+        version.st_mtime_ns,
+        version.st_size,
+        sys.executable,
+        sys.version,
+        home,
+    )
     return "\n".join(map(str, parts))
 
 
 def find_socket() -> str | None:
-    """Return the path of the daemon's socket, or None if there is no directory that only this user can write."""
+    """Return the path of the daemon's socket, or None if there is no directory that only this user
+    can write.
+    """
     try:
         name = f"{crc32(describe_installation().encode()):08x}.sock"
     except OSError:  # it is being replaced
@@ -153,7 +191,10 @@ def find_socket() -> str | None:
 
 
 def list_socket_directories(environment: "Mapping[str, str]") -> list[str]:
-    """Return the directories in which the socket may be, the preferred one first. Windows has no daemon."""
+    """Return the directories in which the socket may be, the preferred one first.
+
+    Windows has no daemon.
+    """
     if sys.platform == "win32":
         return []
     runtime = environment.get("XDG_RUNTIME_DIR", "")
@@ -163,7 +204,10 @@ def list_socket_directories(environment: "Mapping[str, str]") -> list[str]:
 
 
 def _is_private(directory: str) -> bool:
-    """Create the directory if it is missing. Return whether it is a directory, not a link, of this user alone."""
+    """Create the directory if it is missing.
+
+    Return whether it is a directory, not a link, of this user alone.
+    """
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)  # noqa: PTH102
@@ -203,7 +247,9 @@ def _connect(path: str) -> "socket.socket | None":
 
 def get_peer(connection: socket.socket) -> tuple[int, int]:
     """Return the process and the user at the other end."""
-    process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    process, user, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
     return process, user
 
 
@@ -254,10 +300,14 @@ def _locked(path: str) -> "Iterator[bool]":
 
 
 def _start(listener: socket.socket, path: str) -> None:
-    """Start the daemon: a process without a parent, of its own session, with nothing of this one but the socket."""
+    """Start the daemon: a process without a parent, of its own session, with nothing of this one
+    but the socket.
+    """
     child = os.fork()
     if child:
-        with contextlib.suppress(ChildProcessError):  # reaped by the system, because SIGCHLD is ignored
+        with contextlib.suppress(
+            ChildProcessError
+        ):  # reaped by the system, because SIGCHLD is ignored
             os.waitpid(child, 0)
         return
     try:
@@ -285,19 +335,25 @@ def _become_daemon(listener: int, path: str) -> None:
     kept = ("HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_RUNTIME_DIR", "USER", "LOGNAME")
     environment = {name: value for name in kept if (value := os.environ.get(name)) is not None}
     environment["PATH"] = SEARCH_PATH
-    os.execve(sys.executable, [sys.executable, "-P", "-m", "onetool.server.daemon", path], environment)  # noqa: S606
+    os.execve(  # noqa: S606 - no shell is needed
+        sys.executable, [sys.executable, "-P", "-m", "onetool.server.daemon", path], environment
+    )
 
 
 def _open_log(home: str) -> int:
     """Open the log for errors that end the daemon. Without a writable home directory there is none."""
     try:
         os.makedirs(f"{home}/.onetool/logs", 0o700, exist_ok=True)  # noqa: PTH103
-        return os.open(f"{home}/.onetool/logs/daemon.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        return os.open(
+            f"{home}/.onetool/logs/daemon.err",
+            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW,
+            0o600,
+        )
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
 
 
-# --- the handshake ----------------------------------------------------------------------------------------------------
+# --- the handshake --------------------------------------------------------------------------------
 
 
 class Lines:
@@ -336,7 +392,8 @@ def _open(
     connection: "socket.socket | None" = None,
     seconds: float = CONNECT_SECONDS,
 ) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
-    """Connect, send the request and return the connection with the reply, or None if there is no daemon for it.
+    """Connect, send the request and return the connection with the reply, or None if there is no
+    daemon for it.
 
     Raise TimeoutError if the daemon does not respond.
     """
@@ -373,7 +430,9 @@ def _open(
 
 
 def _send_request(connection: socket.socket, request: "dict[str, Any]") -> None:
-    """Send the request with the working directory as a descriptor: a path could lead elsewhere in the daemon."""
+    """Send the request with the working directory as a descriptor: a path could lead elsewhere in
+    the daemon.
+    """
     data = json.dumps({"protocol": PROTOCOL, **request}).encode() + b"\n"
     directory = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -385,7 +444,8 @@ def _send_request(connection: socket.socket, request: "dict[str, Any]") -> None:
 
 
 def ask_daemon(request: "dict[str, Any]") -> "dict[str, Any] | None":
-    """Return the reply of the daemon to a request such as `{"kind": "status"}`, or None if no daemon runs.
+    """Return the reply of the daemon to a request such as `{"kind": "status"}`, or None if no
+    daemon runs.
 
     Raise TimeoutError if it does not answer.
     """
@@ -400,7 +460,7 @@ def ask_daemon(request: "dict[str, Any]") -> "dict[str, Any] | None":
     return opened[2]
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def _run_command(arguments: list[str]) -> "int | None":
@@ -416,7 +476,11 @@ def _run_command(arguments: list[str]) -> "int | None":
         signal.signal(signal.SIGTERM, lambda *_: os._exit(TERMINATED))
         terminals = [number for number in (1, 2) if os.isatty(number)]
         columns = os.get_terminal_size(2).columns if 2 in terminals else 0  # noqa: PLR2004 - standard error
-        opened = _open({**request, "terminals": terminals, "columns": columns}, start=False, connection=connection)
+        opened = _open(
+            {**request, "terminals": terminals, "columns": columns},
+            start=False,
+            connection=connection,
+        )
         status = None
         if opened is not None:
             opened[0].sendall(CONFIRMATION)
@@ -427,7 +491,9 @@ def _run_command(arguments: list[str]) -> "int | None":
         _warn("this command runs without it")
         status = None
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python must not report unwritten output at exit
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # Python must not report unwritten output at exit
         if isinstance(error, BrokenPipeError):  # the reader closed the pipe: `onetool tools | head`
             return 0
         sys.stderr.write(f"onetool: cannot write the output: {error.strerror}\n")
@@ -440,7 +506,9 @@ def _run_command(arguments: list[str]) -> "int | None":
 
 
 def _read_code(arguments: list[str]) -> "tuple[list[str], str | None]":
-    """Return the arguments for the daemon, and the code that they name: a file, or `-` for standard input."""
+    """Return the arguments for the daemon, and the code that they name: a file, or `-` for standard
+    input.
+    """
     argv = list(arguments)
     for option in {"-f", "--file"} & {*argv} if argv[0] == "run" else ():
         index = argv.index(option)
@@ -487,18 +555,23 @@ def _warn(consequence: str) -> None:
         sys.stderr.flush()
 
 
-# --- stdio ------------------------------------------------------------------------------------------------------------
+# --- stdio ----------------------------------------------------------------------------------------
 
 
 def _serve(arguments: list[str]) -> "int | None":
-    """Serve the assistant through the daemon. Return the exit status, or None if this process must serve itself."""
+    """Serve the assistant through the daemon.
+
+    Return the exit status, or None if this process must serve itself.
+    """
     bridge = Bridge({"kind": "stdio", "argv": arguments, "env": dict(os.environ)})
     if not bridge.connect():
         return None
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))
     signal.signal(signal.SIGHUP, lambda *_: bridge.reload())
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a server for this client alone is reaped when it ends
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_IGN
+    )  # a server for this client alone is reaped when it ends
     start_new_thread(bridge.copy_input, ())
     bridge.copy_output()
     return 0
@@ -515,10 +588,14 @@ class Bridge:
         self._daemon = 0  # its process
         self._is_alone = False  # the server is of this client alone, and may be slow to start
         self._unread = b""  # the start of a message of the daemon
-        self._handshake: dict[str, bytes] = {}  # messages by method that a new daemon must receive first
+        self._handshake: dict[
+            str, bytes
+        ] = {}  # messages by method that a new daemon must receive first
         self._in_flight: dict[str | int, str] = {}  # methods of requests of the assistant
         self._is_inside_line = False  # of the assistant, of which the daemon has received a part
-        self._asked: dict[str | int, str | int] = {}  # requests of the daemon: their ids here and there
+        self._asked: dict[
+            str | int, str | int
+        ] = {}  # requests of the daemon: their ids here and there
         self._generation = 0  # the number of daemons that ended
         self._has_ended = self._is_stopped = False  # the input; the daemon, on purpose
         self._is_disconnected = self._is_silent = False
@@ -556,7 +633,7 @@ class Bridge:
             with contextlib.suppress(OSError):
                 os.kill(self._daemon, signal.SIGHUP)
 
-    # --- from the assistant -------------------------------------------------------------------------------------------
+    # --- from the assistant -----------------------------------------------------------------------
 
     def copy_input(self) -> None:
         """Send each line to the daemon until the input ends."""
@@ -614,8 +691,12 @@ class Bridge:
                 self._forget(params.get("requestId"))
         elif _is_id(ident):
             known = self._asked.pop(ident, None)
-            if self._generation:  # else ids are the same; an answer to a daemon that ended is for nobody
-                return b"" if known is None else json.dumps({**message, "id": known}).encode() + b"\n"
+            if (
+                self._generation
+            ):  # else ids are the same; an answer to a daemon that ended is for nobody
+                return (
+                    b"" if known is None else json.dumps({**message, "id": known}).encode() + b"\n"
+                )
         return line
 
     def _forget(self, ident: "Any") -> None:
@@ -623,10 +704,12 @@ class Bridge:
         if _is_id(ident):
             self._in_flight.pop(ident, None)
 
-    # --- from the daemon ----------------------------------------------------------------------------------------------
+    # --- from the daemon --------------------------------------------------------------------------
 
     def copy_output(self) -> None:
-        """Write each line of the daemon to standard output until the input and the daemon have ended."""
+        """Write each line of the daemon to standard output until the input and the daemon have
+        ended.
+        """
         while True:
             connection = self._connection
             if connection is None:
@@ -648,11 +731,16 @@ class Bridge:
                 self._lose(connection, INTERRUPTION)
 
     def _responds(self, connection: socket.socket) -> bool:
-        """Wait for output of the daemon. Return False if it has requests to answer and does not respond."""
+        """Wait for output of the daemon.
+
+        Return False if it has requests to answer and does not respond.
+        """
         while not _wait_for(connection.fileno(), "POLLIN", SILENCE_SECONDS):
             if self._is_alone or not (self._in_flight or self._has_ended):
                 continue
-            if self._lock.acquire(blocking=False):  # else the other thread waits to send, which tells as much
+            if self._lock.acquire(
+                blocking=False
+            ):  # else the other thread waits to send, which tells as much
                 with contextlib.suppress(OSError):
                     if not self._is_inside_line:
                         connection.send(PING + b"\n", socket.MSG_DONTWAIT)
@@ -700,14 +788,18 @@ class Bridge:
                 self._in_flight.pop(ident, None)
 
     def _change_id(self, line: bytes) -> bytes:
-        """Return a message with an id that no earlier daemon has used: the assistant may still answer those."""
+        """Return a message with an id that no earlier daemon has used: the assistant may still
+        answer those.
+        """
         ident, is_request = _identify(line)
         if ident is not None and not is_request:
             return line
         message = json.loads(line)
         if ident is not None:
             message["id"] = f"{self._generation}:{ident}"
-            self._asked[message["id"]] = ident  # before it is written: the answer may follow at once
+            self._asked[message["id"]] = (
+                ident  # before it is written: the answer may follow at once
+            )
         elif message.get("method") == CANCELLED:
             message["params"]["requestId"] = f"{self._generation}:{message['params']['requestId']}"
         else:
@@ -719,7 +811,10 @@ class Bridge:
             _write(1, data)
 
     def _lose(self, connection: socket.socket, error: "dict[str, Any]") -> None:
-        """Answer the requests in flight with an error. Connect to a new daemon at once, or later if it was stopped."""
+        """Answer the requests in flight with an error.
+
+        Connect to a new daemon at once, or later if it was stopped.
+        """
         with self._lock:
             connection.close()
             self._connection = None
@@ -736,7 +831,9 @@ class Bridge:
         if self._is_disconnected:
             os._exit(0)  # the other thread waits for input
         with self._lock:
-            is_needed = not self._is_stopped or bool(self._in_flight)  # the assistant waits for `initialize`
+            is_needed = not self._is_stopped or bool(
+                self._in_flight
+            )  # the assistant waits for `initialize`
             if is_needed and not (self._is_connected() or self._has_ended):
                 self._reconnect()
 
@@ -752,10 +849,13 @@ class Bridge:
         if messages and not self._has_ended:
             self._write(b"".join(json.dumps(each).encode() + b"\n" for each in messages))
 
-    # --- a new daemon -------------------------------------------------------------------------------------------------
+    # --- a new daemon -----------------------------------------------------------------------------
 
     def _reconnect(self) -> None:
-        """Connect to a new daemon and repeat the handshake. Without a daemon, start a server for this client alone."""
+        """Connect to a new daemon and repeat the handshake.
+
+        Without a daemon, start a server for this client alone.
+        """
         self._is_stopped = False
         for _ in range(MAX_ATTEMPTS):
             connection = self._reach_daemon() or self._start_standalone()
@@ -774,7 +874,9 @@ class Bridge:
                 try:
                     os.dup2(theirs.fileno(), 0)
                     os.dup2(theirs.fileno(), 1)
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it waits for processes of its own
+                    signal.signal(
+                        signal.SIGCHLD, signal.SIG_DFL
+                    )  # it waits for processes of its own
                     os.environ[STANDALONE] = "1"
                     code = "import sys; from onetool.cli.main import main; sys.exit(main())"
                     os.execv(sys.executable, [sys.executable, "-P", "-c", code, *sys.argv[1:]])  # noqa: S606
@@ -791,7 +893,9 @@ class Bridge:
             ident = json.loads(line).get("id")
             if ident is None or ident in self._in_flight:  # its answer was never received
                 continue
-            while (reply := lines.read()) is not None and ("method" in reply or reply.get("id") != ident):
+            while (reply := lines.read()) is not None and (
+                "method" in reply or reply.get("id") != ident
+            ):
                 pass
             if reply is None:
                 raise ConnectionError
@@ -799,7 +903,10 @@ class Bridge:
 
 
 def _identify(line: bytes) -> "tuple[str | int | None, bool]":
-    """Return the id of a message of the daemon, and whether it is a request. A response is not parsed completely."""
+    """Return the id of a message of the daemon, and whether it is a request.
+
+    A response is not parsed completely.
+    """
     end = -1
     if line.startswith(RESPONSE):
         ends = [place for place in (line.find(RESULT), line.find(ERROR)) if place > 0]
@@ -847,7 +954,10 @@ def _wait_for(descriptor: int, event: str, seconds: "float | None" = None) -> bo
 
 
 def _is_readable(connection: socket.socket, seconds: float, process: int) -> bool:
-    """Wait for data. Return False if there is none in this time, or if the process that should send it is stopped."""
+    """Wait for data.
+
+    Return False if there is none in this time, or if the process that should send it is stopped.
+    """
     deadline = time.monotonic() + seconds
     while not _wait_for(connection.fileno(), "POLLIN", min(POLL_SECONDS, seconds)):
         if time.monotonic() > deadline or _is_stopped(process):

@@ -16,6 +16,8 @@ class Pace:
     def charge(self, started: float, json_bytes: int) -> float:
         """Charge the work since `started`; return the seconds to pause, 0 below one slice."""
         now = self.now()
-        self._until = max(self._until, started) + 2 * (now - started) + json_bytes / JSON_BYTES_PER_SECOND
+        self._until = (
+            max(self._until, started) + 2 * (now - started) + json_bytes / JSON_BYTES_PER_SECOND
+        )
         ahead = self._until - now
         return ahead if ahead > SLICE_SECONDS else 0.0

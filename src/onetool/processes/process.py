@@ -1,7 +1,7 @@
 """Child processes: their pipes form a channel, and their output on standard error goes to the log.
 
-Descendants end with the process: its guard (`onetool_child.guard`) kills them, or the server does if there is no guard
-or if it was stopped.
+Descendants end with the process: its guard (`onetool_child.guard`) kills them, or the server does
+if there is no guard or if it was stopped.
 """
 
 import asyncio
@@ -22,8 +22,15 @@ from onetool_child import guard
 MAX_KEPT_CHARS = 4000
 MAX_QUOTED_CHARS = 1500
 MAX_LINE_CHARS = 8000  # a longer line is passed on incomplete
-GUARD = (sys.executable, "-I", "-S", str(Path(guard.__file__)))  # followed by the command of the process
-READ_BYTES = 1 << 16  # the default of asyncio is four times as large and mapped again for every read
+GUARD = (
+    sys.executable,
+    "-I",
+    "-S",
+    str(Path(guard.__file__)),
+)  # followed by the command of the process
+READ_BYTES = (
+    1 << 16
+)  # the default of asyncio is four times as large and mapped again for every read
 AFTER_KILL_SECONDS = 1.0
 STDERR = 2
 PRINTED = ". It last printed:"  # between the reason of a failure and the output
@@ -43,7 +50,9 @@ class Endpoint(Protocol):
 class Printed:
     """The last complete lines that a process printed: since `clear` was called, and in total."""
 
-    def __init__(self, on_lines: OnPrinted = lambda _text: None, *, max_chars: int = MAX_KEPT_CHARS) -> None:
+    def __init__(
+        self, on_lines: OnPrinted = lambda _text: None, *, max_chars: int = MAX_KEPT_CHARS
+    ) -> None:
         self._on_lines = on_lines
         self._max_chars = max_chars
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
@@ -53,7 +62,11 @@ class Printed:
 
     def add(self, data: bytes, *, final: bool = False) -> None:
         text = self._line + self._decode(data, final)
-        end = len(text) if final or len(text) - text.rfind("\n") > MAX_LINE_CHARS else text.rfind("\n") + 1
+        end = (
+            len(text)
+            if final or len(text) - text.rfind("\n") > MAX_LINE_CHARS
+            else text.rfind("\n") + 1
+        )
         lines = text[:end]
         self._line = text[end:]
         kept = _last_lines(self._lines + lines, self._max_chars)
@@ -81,7 +94,10 @@ class Printed:
 
 
 def describe_status(status: int) -> str:
-    """Return the name of the signal or the status. A killed process has -9 in Python, 137 in shells and our guard."""
+    """Return the name of the signal or the status.
+
+    A killed process has -9 in Python, 137 in shells and our guard.
+    """
     number = -status if status < 0 else status - guard.SIGNAL_STATUS_OFFSET
     with suppress(ValueError):
         return signal.Signals(number).name
@@ -115,7 +131,10 @@ class Process(asyncio.SubprocessProtocol):
         cwd: Path | None = None,
         guarded: bool = False,
     ) -> "Process":
-        """Start a process. `guarded` means that it starts with a guard, which ends its descendants on SIGTERM."""
+        """Start a process.
+
+        `guarded` means that it starts with a guard, which ends its descendants on SIGTERM.
+        """
         child = cls(channel, on_printed, guarded=guarded)
         start = asyncio.get_running_loop().subprocess_exec
         await start(lambda: child, *command, env=dict(env), cwd=cwd, start_new_session=True)
@@ -130,7 +149,9 @@ class Process(asyncio.SubprocessProtocol):
         with suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._transport.kill()
-            elif not self.ended.done():  # the kill() of the transport would reap the child behind asyncio's back
+            elif (
+                not self.ended.done()
+            ):  # the kill() of the transport would reap the child behind asyncio's back
                 os.killpg(self.pid, signal.SIGTERM if self._guarded else signal.SIGKILL)
 
     async def end(self, seconds: float) -> None:
@@ -146,7 +167,7 @@ class Process(asyncio.SubprocessProtocol):
         await asyncio.wait([self.ended], timeout=seconds)
         return self.ended.done()
 
-    # --- asyncio.SubprocessProtocol ---------------------------------------------------------------------------------
+    # --- asyncio.SubprocessProtocol ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)

@@ -1,7 +1,9 @@
-"""Run programs for tools: in a process group of their own, with a timeout, streaming output and reliable cleanup.
+"""Run programs for tools: in a process group of their own, with a timeout, streaming output and
+reliable cleanup.
 
-If the kernel supports Landlock, a program can be limited to the files that it needs to read. A program that starts
-others runs under a guard (`onetool_child.guard`), which ends all of them, even those that left the process group.
+If the kernel supports Landlock, a program can be limited to the files that it needs to read. A
+program that starts others runs under a guard (`onetool_child.guard`), which ends all of them, even
+those that left the process group.
 """
 
 import asyncio
@@ -27,7 +29,8 @@ if sys.platform != "win32":
 
 T = TypeVar("T")
 OnData = Callable[[bytes], bool | None]  # returns true to stop the program
-# The guard watches descriptor 0. The program gets an empty standard input, so that it never waits for input.
+# The guard watches descriptor 0. The program gets an empty standard input, so that it never waits
+# for input.
 WITHOUT_INPUT = ("/bin/sh", "-c", 'exec "$@" </dev/null', "sh")
 READ_BYTES = 1 << 16
 KILLED_SECONDS = 5.0  # for the kernel to end killed processes
@@ -35,7 +38,10 @@ DRAIN_SECONDS = 1.0  # to read the remaining output of an ended process
 
 
 class Program(NamedTuple):
-    """A program to run. It may read and execute `readable` only; `starts_others` means that it has descendants."""
+    """A program to run.
+
+    It may read and execute `readable` only; `starts_others` means that it has descendants.
+    """
 
     command: Sequence[str]
     cwd: Path
@@ -47,7 +53,10 @@ class Program(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The result of a program. `status` is None if it was killed: after a timeout, or because a callback stopped it."""
+    """The result of a program.
+
+    `status` is None if it was killed: after a timeout, or because a callback stopped it.
+    """
 
     status: int | None
     timed_out: bool
@@ -88,20 +97,24 @@ async def _start_running(program: Program, on_output: OnData, on_error: OnData) 
     return running
 
 
-async def _abandon(program: Program, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]) -> None:
+async def _abandon(
+    program: Program, starting: asyncio.Future[tuple[subprocess.Popen[bytes], int]]
+) -> None:
     """End a program whose caller was cancelled while it started."""
     with suppress(OSError):
         process, write_end = await starting
         await _Running(process, write_end, guarded=_is_guarded(program)).end()
 
 
-# --- starting -------------------------------------------------------------------------------------------------------
+# --- starting -------------------------------------------------------------------------------------
 
 
 def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the process; return it with the write end of a pipe that stays open as long as the server lives.
+    """Start the process; return it with the write end of a pipe that stays open as long as the
+    server lives.
 
-    Landlock applies to the calling thread and what it starts, so call this in a thread that ends afterwards.
+    Landlock applies to the calling thread and what it starts, so call this in a thread that ends
+    afterwards.
     """
     if program.readable is not None:
         _restrict_reading(program.readable)
@@ -140,7 +153,8 @@ def _is_guarded(program: Program) -> bool:
 
 
 def _bind_to_pipe(group: int, read_end: int) -> None:
-    """Have the kernel kill the process group when the other end of the pipe closes, as it does if the server dies.
+    """Have the kernel kill the process group when the other end of the pipe closes, as it does if
+    the server dies.
 
     PR_SET_PDEATHSIG cannot be used: it is sent when the thread ends that started the process.
     """
@@ -179,7 +193,7 @@ def _run_in_new_thread(work: Callable[[], T]) -> asyncio.Future[T]:
     return outcome
 
 
-# --- running --------------------------------------------------------------------------------------------------------
+# --- running --------------------------------------------------------------------------------------
 
 
 class _Running:
@@ -198,7 +212,10 @@ class _Running:
         return self._process.returncode
 
     async def read(self, on_output: OnData, on_error: OnData) -> None:
-        for stream, on_data in ((self._process.stdout, on_output), (self._process.stderr, on_error)):
+        for stream, on_data in (
+            (self._process.stdout, on_output),
+            (self._process.stderr, on_error),
+        ):
             assert stream is not None
             await self._read_from(stream, on_data)
 
@@ -230,8 +247,12 @@ class _Running:
 
     async def _end(self) -> None:
         try:
-            if self._guarded and not self.ended.done():  # the guard may be stopped, or not running yet
-                await _run_in_new_thread(partial(kill_descendants, self._process.pid, self._process.pid))
+            if (
+                self._guarded and not self.ended.done()
+            ):  # the guard may be stopped, or not running yet
+                await _run_in_new_thread(
+                    partial(kill_descendants, self._process.pid, self._process.pid)
+                )
             if self._closed:
                 await asyncio.wait(self._closed, timeout=DRAIN_SECONDS)
             await asyncio.wait([self.ended], timeout=KILLED_SECONDS)
@@ -240,7 +261,11 @@ class _Running:
 
     def _release(self) -> None:
         os.close(self._write_end)
-        for pipe in (*self._pipes, self._process.stdout, self._process.stderr):  # they may not be connected yet
+        for pipe in (
+            *self._pipes,
+            self._process.stdout,
+            self._process.stderr,
+        ):  # they may not be connected yet
             pipe.close()  # type: ignore[union-attr]
         if self.ended.done():
             self._process.wait()

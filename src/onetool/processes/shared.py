@@ -1,7 +1,8 @@
 """Child processes that several applications of one process share.
 
-Applications with equal definitions get the same child from a `SharedPool`. Its `Users` are the applications: what one
-of them does must not affect the calls of the others. The last user ends the child.
+Applications with equal definitions get the same child from a `SharedPool`. Its `Users` are the
+applications: what one of them does must not affect the calls of the others. The last user ends the
+child.
 """
 
 import asyncio
@@ -21,7 +22,8 @@ class CallInterrupted(Exception):
 class Users(Generic[User]):
     """The users of a child, and their calls in flight.
 
-    `on_first_call` is called before a call if no other is in flight: earlier output does not belong to it.
+    `on_first_call` is called before a call if no other is in flight: earlier output does not belong
+    to it.
     """
 
     def __init__(self, on_first_call: Callable[[], None] = lambda: None) -> None:
@@ -91,12 +93,19 @@ class Users(Generic[User]):
         return not self._callers.keys() - {user}
 
     def find_output_owner(self) -> User | None:
-        """Return the user whose call is in flight; if several or none have one, any of those it may belong to."""
-        return next((user for users in (self._calls, self._callers, self._users) for user in users), None)
+        """Return the user whose call is in flight; if several or none have one, any of those it may
+        belong to.
+        """
+        return next(
+            (user for users in (self._calls, self._callers, self._users) for user in users), None
+        )
 
 
 class SharedProcess(Generic[User]):
-    """A child with its users, and what its process printed. Without a process of its own, it prints nothing."""
+    """A child with its users, and what its process printed.
+
+    Without a process of its own, it prints nothing.
+    """
 
     def __init__(self) -> None:
         self.users: Users[User] = Users(self._clear_output)
@@ -134,13 +143,18 @@ Child = TypeVar("Child", bound=SharedChild)
 
 
 class SharedPool(Generic[Child]):
-    """The children that applications share, by definition: everything that decides what a child can do and see."""
+    """The children that applications share, by definition: everything that decides what a child can
+    do and see.
+    """
 
     def __init__(self) -> None:
         self._children: list[tuple[object, Child]] = []
 
     def get(self, definition: object, make: Callable[[], Child]) -> Child:
-        """Return the child with an equal definition, or a new one. The caller becomes its user at once."""
+        """Return the child with an equal definition, or a new one.
+
+        The caller becomes its user at once.
+        """
         for known, child in self._list_live():
             if child.is_offered and known == definition:
                 return child

@@ -1,6 +1,8 @@
-"""Supervision of a worker or connection that calls share: started on demand, once for all callers, stopped when idle.
+"""Supervision of a worker or connection that calls share: started on demand, once for all callers,
+stopped when idle.
 
-After a failed start, the next attempt is delayed, longer each time. Callers in the meantime get the error immediately.
+After a failed start, the next attempt is delayed, longer each time. Callers in the meantime get the
+error immediately.
 """
 
 import asyncio
@@ -24,7 +26,10 @@ Child = TypeVar("Child", bound=Stoppable)
 
 
 class Supervised(Generic[Child]):
-    """A supervised child. `start` raises ToolError; `idle` returns its idle timeout in seconds, None while in use."""
+    """A supervised child.
+
+    `start` raises ToolError; `idle` returns its idle timeout in seconds, None while in use.
+    """
 
     def __init__(
         self,
@@ -50,7 +55,10 @@ class Supervised(Generic[Child]):
 
     @property
     def starting(self) -> "asyncio.Task[Child] | None":
-        """The start in progress. One that has ended is not joined: its child may have been stopped at once."""
+        """The start in progress.
+
+        One that has ended is not joined: its child may have been stopped at once.
+        """
         return None if self._starting is None or self._starting.done() else self._starting
 
     @property
@@ -59,7 +67,10 @@ class Supervised(Generic[Child]):
         return max(0.0, self._next_try - asyncio.get_running_loop().time())
 
     async def get(self) -> Child:
-        """Return the live child; start it if there is none. Cancelling a caller does not cancel the start."""
+        """Return the live child; start it if there is none.
+
+        Cancelling a caller does not cancel the start.
+        """
         if (live := self.live) is not None:
             return live
         starting = self.begin()
@@ -102,7 +113,10 @@ class Supervised(Generic[Child]):
         self._next_try = 0.0
 
     def lose(self, child: Child, failure: ToolError) -> bool:
-        """Record that the child was lost; return whether it was the current one. A new start is allowed at once."""
+        """Record that the child was lost; return whether it was the current one.
+
+        A new start is allowed at once.
+        """
         is_current = self._child is child
         if is_current:
             self._child = None

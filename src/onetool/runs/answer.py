@@ -1,6 +1,7 @@
 """Rendering of the output and value of a run: redacted blocks of text of limited size.
 
-Values larger than `output.max_inline_size` are put into the result store and replaced by a summary with a handle.
+Values larger than `output.max_inline_size` are put into the result store and replaced by a summary
+with a handle.
 """
 
 import asyncio
@@ -87,7 +88,8 @@ class Answer:
 class LiveOutput:
     """A stream of redacted output to the listener of a run. Untrusted output is never streamed.
 
-    Long pieces are redacted in a thread, and streaming stops after MAX_LIVE_SECONDS of processor time there.
+    Long pieces are redacted in a thread, and streaming stops after MAX_LIVE_SECONDS of processor
+    time there.
     """
 
     def __init__(self, output: RunOutput, redact: Redactor, *, is_wrapped: bool) -> None:
@@ -114,7 +116,11 @@ class LiveOutput:
             await self._redacting
         if self._is_streamed:
             self._is_streamed = False
-            self._emit(await run_in_thread_if(self._stream.held_chars > LARGE_ANSWER_BYTES, self._stream.end))
+            self._emit(
+                await run_in_thread_if(
+                    self._stream.held_chars > LARGE_ANSWER_BYTES, self._stream.end
+                )
+            )
 
     async def _redact_waiting(self) -> None:
         while self._waiting and self._is_streamed:
@@ -149,9 +155,13 @@ class _Block:
     about: str = ""
     is_json: bool = False
     format: str | None = None
-    beside: Callable[[], str] | None = None  # renders the data as JSON, if the text has another format
+    beside: Callable[[], str] | None = (
+        None  # renders the data as JSON, if the text has another format
+    )
     is_inline: bool = False  # whether it is shown regardless of its size
-    cut: Callable[[int], str] | None = None  # set for part of a stored result, which is not stored again
+    cut: Callable[[int], str] | None = (
+        None  # set for part of a stored result, which is not stored again
+    )
     error: str | None = None  # the type of the error, if it could not be stored
 
 
@@ -167,17 +177,33 @@ class Presenter:
         return LiveOutput(output, self._redact, is_wrapped=self._settings.sanitize)
 
     def has_secret(self, data: bytes) -> bool:
-        """Return whether binary data contains a secret. It is searched as base64, which has no brackets."""
-        pieces = (base64.b64encode(piece).decode("ascii") for piece in split_bytes(data, BASE64_BYTES))
+        """Return whether binary data contains a secret.
+
+        It is searched as base64, which has no brackets.
+        """
+        pieces = (
+            base64.b64encode(piece).decode("ascii") for piece in split_bytes(data, BASE64_BYTES)
+        )
         return any("[" in piece for piece in self._redact.redact_pieces(pieces))
 
-    async def render_success(self, output: RunOutput, result: JsonObject, caller: ToolContext) -> Answer:
-        """Return the answer of a successful run. The code may have forged `result`; only its size is reliable."""
+    async def render_success(
+        self, output: RunOutput, result: JsonObject, caller: ToolContext
+    ) -> Answer:
+        """Return the answer of a successful run.
+
+        The code may have forged `result`; only its size is reliable.
+        """
         sanitize = result.get("sanitize")
         try:
             value = await run_in_thread_if(
                 result["bytes"] > LARGE_ANSWER_BYTES or _is_slow(result),
-                partial(_value_blocks, output, result, self._redact, is_sanitized=self._is_sanitized(output, sanitize)),
+                partial(
+                    _value_blocks,
+                    output,
+                    result,
+                    self._redact,
+                    is_sanitized=self._is_sanitized(output, sanitize),
+                ),
             )
         except ToolError as error:  # the value cannot be shown
             text = explain.render_error(error, output.calls)
@@ -190,10 +216,15 @@ class Presenter:
         texts = await self._render_blocks(blocks, output, caller, sanitize)
         kind = next((block.error for block in blocks if block.error), None)
         media = find_media(result.get("value"))
-        return Answer(texts or (NO_VALUE,), kind is not None, kind, media=media, load_value=load_value)
+        return Answer(
+            texts or (NO_VALUE,), kind is not None, kind, media=media, load_value=load_value
+        )
 
     def store_names(self, caller: ToolContext, names: list[str]) -> str:
-        """Store names that are too many for a message. Return the call that reads them. Blocks on disk access."""
+        """Store names that are too many for a message.
+
+        Return the call that reads them. Blocks on disk access.
+        """
         about = pluralize(len(names), "tool")
         text = self._redact("\n".join(names))
         try:
@@ -214,22 +245,38 @@ class Presenter:
         def parse() -> Any:
             text = "".join(pieces)
             try:
-                return redact.redact_data(json.loads(text) if result.get("is_json") is True else text)
-            except (ValueError, RecursionError):  # forged by the code, or an integer with too many digits
+                return redact.redact_data(
+                    json.loads(text) if result.get("is_json") is True else text
+                )
+            except (
+                ValueError,
+                RecursionError,
+            ):  # forged by the code, or an integer with too many digits
                 raise ToolError("cannot read the value of the run; return a part of it") from None
 
         return cache(parse) if pieces else lambda: None
 
-    async def render_failure(self, output: RunOutput, text: str, error: JsonMapping, caller: ToolContext) -> Answer:
-        """Return the answer of a failed run; `error` is its error as data, which the code may have forged."""
+    async def render_failure(
+        self, output: RunOutput, text: str, error: JsonMapping, caller: ToolContext
+    ) -> Answer:
+        """Return the answer of a failed run; `error` is its error as data, which the code may have
+        forged.
+        """
         message = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
-        blocks = [*_output_blocks(output), _Block([message], len(message.encode("utf-8", "replace")), is_inline=True)]
+        blocks = [
+            *_output_blocks(output),
+            _Block([message], len(message.encode("utf-8", "replace")), is_inline=True),
+        ]
         texts = await self._render_blocks(blocks, output, caller, error.get("sanitize"))
         line = error.get("line")
         known_line = line if type(line) is int and 0 < line <= MAX_LINE else None
         make_exception = partial(_make_exception, error, self._redact)
         return Answer(
-            texts, is_error=True, error=str(error.get("type")), line=known_line, make_exception=make_exception
+            texts,
+            is_error=True,
+            error=str(error.get("type")),
+            line=known_line,
+            make_exception=make_exception,
         )
 
     async def _render_blocks(
@@ -237,8 +284,12 @@ class Presenter:
     ) -> tuple[str, ...]:
         size = sum(block.size for block in blocks)
         limit = self._settings.max_inline_size
-        needs_thread = size > LARGE_ANSWER_BYTES or bool(limit and size > limit)  # storing writes to disk
-        return await run_in_thread_if(needs_thread, partial(self._render_texts, blocks, output, caller, sanitize))
+        needs_thread = size > LARGE_ANSWER_BYTES or bool(
+            limit and size > limit
+        )  # storing writes to disk
+        return await run_in_thread_if(
+            needs_thread, partial(self._render_texts, blocks, output, caller, sanitize)
+        )
 
     def _render_texts(
         self, blocks: list[_Block], output: RunOutput, caller: ToolContext, sanitize: object
@@ -249,7 +300,8 @@ class Presenter:
             text = "".join(block.pieces)
             if block.is_json and block.format in {None, "json"}:  # it may have one record per line
                 text = text.replace("\n", "")
-            # An unpaired surrogate, which only hostile code sends, would make the answer impossible to encode.
+            # An unpaired surrogate, which only hostile code sends, would make the answer impossible
+            # to encode.
             texts.append(self._redact(text).encode("utf-8", "backslashreplace").decode())
         if not self._is_sanitized(output, sanitize):
             return tuple(texts)
@@ -263,22 +315,31 @@ class Presenter:
     def _store_large_blocks(
         self, blocks: list[_Block], output: RunOutput, caller: ToolContext, *, is_marked: bool
     ) -> None:
-        """Store blocks, largest first, until the rest fits: a short value beside long output stays inline."""
+        """Store blocks, largest first, until the rest fits: a short value beside long output stays
+        inline.
+        """
         total = sum(block.size for block in blocks)
         limit = self._settings.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
             if limit and total > limit and not block.is_inline:
                 total -= block.size
                 if block.cut is not None:
-                    text = block.cut(limit - total) or _cut_text("".join(block.pieces), limit, limit - total)
+                    text = block.cut(limit - total) or _cut_text(
+                        "".join(block.pieces), limit, limit - total
+                    )
                     block.pieces = [text]
                     block.is_json = False
                     total += len(text.encode("utf-8", "replace"))
                 else:
                     self._store_block(block, output, caller, is_marked=is_marked)
 
-    def _store_block(self, block: _Block, output: RunOutput, caller: ToolContext, *, is_marked: bool) -> None:
-        """Store a block. One that the code marked with `__sanitize__` is sanitized whenever it is read."""
+    def _store_block(
+        self, block: _Block, output: RunOutput, caller: ToolContext, *, is_marked: bool
+    ) -> None:
+        """Store a block.
+
+        One that the code marked with `__sanitize__` is sanitized whenever it is read.
+        """
         labels = caller.run.labels
         pieces = _split_records(block)
         pieces.reverse()
@@ -315,7 +376,9 @@ def _output_blocks(output: RunOutput) -> list[_Block]:
     return [_Block(output.printed, output.printed_bytes)] if output.printed else []
 
 
-def _value_blocks(output: RunOutput, result: JsonObject, redact: Redactor, *, is_sanitized: bool) -> list[_Block]:
+def _value_blocks(
+    output: RunOutput, result: JsonObject, redact: Redactor, *, is_sanitized: bool
+) -> list[_Block]:
     chosen = _get_format(result)
     if output.value:
         is_json = result.get("is_json") is True
@@ -341,7 +404,9 @@ def _value_blocks(output: RunOutput, result: JsonObject, redact: Redactor, *, is
     return [_Block([text], len(text.encode()), summary(value), is_json, chosen, beside)]
 
 
-def _mark_blocks(printed: list[_Block], value: list[_Block], output: RunOutput, result: JsonObject) -> None:
+def _mark_blocks(
+    printed: list[_Block], value: list[_Block], output: RunOutput, result: JsonObject
+) -> None:
     """Keep help inline regardless of its size, and never store part of a stored result again."""
     called = {name for name, _ in output.calls}
     for block in (*printed, *value):
@@ -354,23 +419,33 @@ def _cut_block(block: _Block, result: JsonObject, room: int) -> str:
     """Return what fits into `room` bytes of a part of a stored result, with a note."""
 
     def fits(window: JsonObject) -> bool:
-        return len(render(window, _get_format(result), flow=True).encode("utf-8", "replace")) <= room
+        return (
+            len(render(window, _get_format(result), flow=True).encode("utf-8", "replace")) <= room
+        )
 
     try:
         window = result.get("value") or json.loads("".join(block.pieces))
         if result.get("from_ot") and (cut := cut_answer(window, block.size, fits)) is not None:
             return render(cut, _get_format(result), flow=True)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):  # forged by the code
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ):  # forged by the code
         pass
     return ""
 
 
 def _cut_text(text: str, limit: int, room: int) -> str:
     note = (
-        f"\n[cut: this part of the result is too large, the limit is {limit} (output.max_inline_size). "
-        "Use a smaller limit of ot.result, or ot.load(handle) in code]"
+        f"\n[cut: this part of the result is too large, the limit is {limit}"
+        " (output.max_inline_size). Use a smaller limit of ot.result, or ot.load(handle) in code]"
     )
-    return text.encode("utf-8", "replace")[: max(0, room - len(note))].decode("utf-8", "ignore") + note
+    return (
+        text.encode("utf-8", "replace")[: max(0, room - len(note))].decode("utf-8", "ignore") + note
+    )
 
 
 def _split_records(block: _Block) -> list[str]:

@@ -1,7 +1,9 @@
-"""A pool of cells: confined processes that run code once. New cells are started before they are needed.
+"""A pool of cells: confined processes that run code once.
 
-Each run gets a fresh process with limits on time, output and disk, and the process is gone after the run. The `Host` of
-the run answers the requests of its code.
+New cells are started before they are needed.
+
+Each run gets a fresh process with limits on time, output and disk, and the process is gone after
+the run. The `Host` of the run answers the requests of its code.
 """
 
 import asyncio
@@ -35,7 +37,9 @@ from onetool_child.scratch import larger_than
 FULL_SANDBOX = ("landlock", "seccomp")
 WASM = "wasm"
 GRACE_SECONDS = 0.2  # after the timeout, for the cell to report which line was running
-CLEANUP_DELAY_SECONDS = 0.001  # so that the answer is sent before cleaning up and starting a new cell
+CLEANUP_DELAY_SECONDS = (
+    0.001  # so that the answer is sent before cleaning up and starting a new cell
+)
 WATCH_SECONDS = 0.1
 CHECKS_TO_CONFIRM = 2
 STOPPED = "T"
@@ -69,7 +73,9 @@ class CellLimits(NamedTuple):
 
 
 def is_isolated(layers: Collection[str]) -> bool:
-    """Return whether these layers are a complete isolation: that of the kernel, or a WebAssembly sandbox."""
+    """Return whether these layers are a complete isolation: that of the kernel, or a WebAssembly
+    sandbox.
+    """
     return WASM in layers or all(layer in layers for layer in FULL_SANDBOX)
 
 
@@ -138,7 +144,9 @@ class CellProcess:
 
 
 class RunTimer(PausableDeadline):
-    """The time limit of a run, and its slot. While a person is asked, time stands still and the slot is free.
+    """The time limit of a run, and its slot.
+
+    While a person is asked, time stands still and the slot is free.
 
     A run that continues does not wait for a slot; it takes the next one that is free.
     """
@@ -155,7 +163,9 @@ class RunTimer(PausableDeadline):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._set_timer = lambda _when: None  # no pause matters from now on, and a timer must not keep itself alive
+        self._set_timer = lambda _when: (
+            None
+        )  # no pause matters from now on, and a timer must not keep itself alive
         self._free_slot()
 
     def _set(self, when: float) -> None:
@@ -211,7 +221,9 @@ class Cells:
         self._cells: dict[int, CellProcess] = {}
         self._last_id = 0
         self._tasks = BackgroundTasks()
-        self._context = contextvars.copy_context()  # of no call: a cell that a call creates may serve another one
+        self._context = (
+            contextvars.copy_context()
+        )  # of no call: a cell that a call creates may serve another one
         self._slots = asyncio.Semaphore(limits.at_once)
         self._disk_checks = anyio.CapacityLimiter(MAX_DISK_CHECKS)
         self._layers: list[str] | None = None
@@ -239,34 +251,51 @@ class Cells:
         """Wait for the current runs, then close."""
         for _ in range(self._limits.at_once):
             await self._slots.acquire()
-        running = [cell.channel.closed for cell in self._cells.values() if cell.host is not None and cell.channel]
+        running = [
+            cell.channel.closed
+            for cell in self._cells.values()
+            if cell.host is not None and cell.channel
+        ]
         if running:  # paused runs have no slot
             await asyncio.wait(running)
         await self.__aexit__()
 
-    # --- runs ---------------------------------------------------------------------------------------------------
+    # --- runs -------------------------------------------------------------------------------------
 
-    async def run(self, params: JsonObject, host: Host, on_stray: OnStray | None = None) -> JsonObject:
-        """Run the code of `params` in a fresh cell and return its answer. Waiting for a cell counts as run time.
+    async def run(
+        self, params: JsonObject, host: Host, on_stray: OnStray | None = None
+    ) -> JsonObject:
+        """Run the code of `params` in a fresh cell and return its answer.
 
-        With `replay` in `params` (`seed`, `clock` and `until`: the number of calls that are answered from a journal),
-        random numbers and times depend on it only: see `onetool_child.deterministic`. With `pausable`, the timer of the
-        cell does not expire while a request is unanswered; `host.timer` decides. `on_stray` gets what its process
-        writes to descriptors 1 and 2.
+        Waiting for a cell counts as run time.
+
+        With `replay` in `params` (`seed`, `clock` and `until`: the number of calls that are
+        answered from a journal), random numbers and times depend on it only: see
+        `onetool_child.deterministic`. With `pausable`, the timer of the cell does not expire while
+        a request is unanswered; `host.timer` decides. `on_stray` gets what its process writes to
+        descriptors 1 and 2.
         """
         seconds = self._limits.timeout
         deadline = asyncio.get_running_loop().time() + seconds
         try:
-            async with asyncio.timeout_at(deadline + GRACE_SECONDS) as limit, RunTimer(limit, self._slots) as timer:
+            async with (
+                asyncio.timeout_at(deadline + GRACE_SECONDS) as limit,
+                RunTimer(limit, self._slots) as timer,
+            ):
                 host.timer = timer
                 return await self._run_by(deadline, params, host, on_stray)
         except TimeoutError:
             if not limit.expired():
                 raise
-            raise ToolTimeout(f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT) from None
+            raise ToolTimeout(
+                f"the run took longer than {seconds:g} s and was ended", hint=TIMEOUT_HINT
+            ) from None
 
     def split_memory(self, host: Host) -> int:
-        """Take half of its free memory from the run of this host, for its plans. Return how many bytes it keeps."""
+        """Take half of its free memory from the run of this host, for its plans.
+
+        Return how many bytes it keeps.
+        """
         for cell in self._cells.values():
             if cell.host is host:
                 if cell.kept_memory is None:
@@ -274,7 +303,9 @@ class Cells:
                 return cell.kept_memory
         return 0  # it has ended
 
-    async def _run_by(self, deadline: float, params: JsonObject, host: Host, on_stray: OnStray | None) -> JsonObject:
+    async def _run_by(
+        self, deadline: float, params: JsonObject, host: Host, on_stray: OnStray | None
+    ) -> JsonObject:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             cell = await self._take(deadline)
             cell.on_stray = on_stray
@@ -290,7 +321,9 @@ class Cells:
                 return answer
         raise AssertionError("the last attempt returns or raises")
 
-    async def _run_in(self, cell: CellProcess, deadline: float, params: JsonObject, host: Host) -> JsonObject:
+    async def _run_in(
+        self, cell: CellProcess, deadline: float, params: JsonObject, host: Host
+    ) -> JsonObject:
         loop = asyncio.get_running_loop()
         cell.host = host
         cell.started_at = loop.time()
@@ -333,7 +366,9 @@ class Cells:
         self._check_process(cell, process, checks)
         self._check_paused_work(cell, process.processor_seconds)
         is_busy = process.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
-        if (is_busy or checks % CHECKS_PER_DISK_CHECK == 0) and (cell.disk_check is None or cell.disk_check.done()):
+        if (is_busy or checks % CHECKS_PER_DISK_CHECK == 0) and (
+            cell.disk_check is None or cell.disk_check.done()
+        ):
             cell.written = process.written
             cell.disk_check = self._tasks.start(self._check_disk(cell))
         seconds = BUSY_WATCH_SECONDS if is_busy else WATCH_SECONDS
@@ -342,23 +377,37 @@ class Cells:
     def _check_process(self, cell: CellProcess, process: "ProcessState", checks: int) -> None:
         """Kill a run that has too many threads, no main thread, or was stopped.
 
-        A state counts if two checks in a row find it, because a process passes through it when it exits or resumes.
+        A state counts if two checks in a row find it, because a process passes through it when it
+        exits or resumes.
         """
         state = process.state
         threads = process.threads
         repeated = state == cell.state
         cell.state = state
         if threads > MAX_THREADS:
-            self.kill(cell, ToolError(f"the run started more than {MAX_THREADS} threads and was ended"))
+            self.kill(
+                cell, ToolError(f"the run started more than {MAX_THREADS} threads and was ended")
+            )
         elif repeated and state == STOPPED:
-            cell.is_retryable = checks == CHECKS_TO_CONFIRM  # it was stopped before the code arrived
-            self.kill(cell, ToolError("the process of the run was stopped by a signal and was ended"))
+            cell.is_retryable = (
+                checks == CHECKS_TO_CONFIRM
+            )  # it was stopped before the code arrived
+            self.kill(
+                cell, ToolError("the process of the run was stopped by a signal and was ended")
+            )
         elif repeated and state == ZOMBIE and threads > 1 and WASM not in (self._layers or ()):
-            # Code in a WebAssembly sandbox cannot do this; a process that crashes looks like this for a moment.
-            self.kill(cell, ToolError("the main thread of the run exited before its other threads; the run was ended"))
+            # Code in a WebAssembly sandbox cannot do this; a process that crashes looks like this
+            # for a moment.
+            self.kill(
+                cell,
+                ToolError(
+                    "the main thread of the run exited before its other threads; the run was ended"
+                ),
+            )
 
     def _check_paused_work(self, cell: CellProcess, used: float | None) -> None:
-        """Kill a run that computes for longer than its time while a person is asked, which stops its timer.
+        """Kill a run that computes for longer than its time while a person is asked, which stops
+        its timer.
 
         If the system does not tell how much it computes, it may have computed all the time.
         """
@@ -372,7 +421,9 @@ class Cells:
             cell.paused_work += used - cell.processor_seconds
             timed = now - cell.started_at - timer.count_paused_seconds(now)
             if timed + cell.paused_work > self._limits.timeout:
-                message = f"the run took longer than {self._limits.timeout:g} s and was ended: {reason}"
+                message = (
+                    f"the run took longer than {self._limits.timeout:g} s and was ended: {reason}"
+                )
                 self.kill(cell, ToolTimeout(message, hint=TIMEOUT_HINT))
         cell.processor_seconds = used
 
@@ -381,7 +432,10 @@ class Cells:
         scratch = self._launcher.scratch(cell.ident)
         check = partial(larger_than, scratch, limit + self._launcher.answer_bytes, [cell.pid])
         if await run_in_thread(check, limiter=self._disk_checks):
-            text = f"the run wrote more than {limit} bytes to its scratch directory, or hid them, and was ended"
+            text = (
+                f"the run wrote more than {limit} bytes to its scratch directory, or hid them, and"
+                " was ended"
+            )
             self.kill(cell, ToolError(text))
 
     def kill(self, cell: CellProcess, reason: Exception) -> None:
@@ -392,14 +446,18 @@ class Cells:
 
     def _end(self, cell: CellProcess) -> None:
         """Release a cell. One that has answered exits by itself and is killed only if it lingers."""
-        has_answered = cell.kill_reason is None and cell.channel is not None and not cell.channel.busy
+        has_answered = (
+            cell.kill_reason is None and cell.channel is not None and not cell.channel.busy
+        )
         if cell.watch is not None:
             cell.watch.cancel()
         if cell.channel is not None:
             cell.channel.close()
         self._cells.pop(cell.ident, None)
         if has_answered:
-            asyncio.get_running_loop().call_later(self._launcher.linger_seconds, self._launcher.kill, cell.ident)
+            asyncio.get_running_loop().call_later(
+                self._launcher.linger_seconds, self._launcher.kill, cell.ident
+            )
         else:
             self._launcher.kill(cell.ident)
         self.warm_up()
@@ -409,7 +467,7 @@ class Cells:
         """The number of idle and running cells."""
         return len(self._cells)
 
-    # --- idle cells ----------------------------------------------------------------------------------------------
+    # --- idle cells -------------------------------------------------------------------------------
 
     def warm_up(self) -> None:
         """Start cells until enough are idle, unless the pool is closed. Returns immediately."""
@@ -424,12 +482,16 @@ class Cells:
         return {"cells": self._launcher.kind, "sandbox": sandbox}
 
     async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]:
-        """Return the isolation after checking that the zygote answers and a cell is ready within this time."""
+        """Return the isolation after checking that the zygote answers and a cell is ready within
+        this time.
+        """
         try:
             async with asyncio.timeout(seconds):
                 while not await self._launcher.check():
                     pass
-                for cell in [cell for cell in self._idle if self._read_process(cell.pid).state == STOPPED]:
+                for cell in [
+                    cell for cell in self._idle if self._read_process(cell.pid).state == STOPPED
+                ]:
                     self._idle.remove(cell)
                     self._end(cell)
                 self.warm_up()
@@ -450,7 +512,12 @@ class Cells:
             except BaseException as error:  # also if cancelled: the cell is no longer in the pool
                 self._end(cell)
                 is_late = asyncio.get_running_loop().time() >= deadline
-                if not isinstance(error, ToolError) or is_late or attempt == MAX_ATTEMPTS or self._lacks_isolation():
+                if (
+                    not isinstance(error, ToolError)
+                    or is_late
+                    or attempt == MAX_ATTEMPTS
+                    or self._lacks_isolation()
+                ):
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -466,7 +533,9 @@ class Cells:
             missing = " and ".join(layer for layer in FULL_SANDBOX if layer not in self._layers)
             raise ToolError(
                 f"execution.isolation is 'require', but this machine does not support {missing}",
-                hint="set execution.isolation to 'auto' to run with the isolation that is available",
+                hint=(
+                    "set execution.isolation to 'auto' to run with the isolation that is available"
+                ),
             )
         return cell
 
@@ -477,7 +546,9 @@ class Cells:
     def _new(self) -> CellProcess:
         loop = asyncio.get_running_loop()
         self._last_id += 1
-        cell = CellProcess(self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill)
+        cell = CellProcess(
+            self._last_id, loop.create_future(), loop.create_future(), on_excess=self.kill
+        )
         self._cells[cell.ident] = cell
         self._context.run(self._tasks.start, self._start(cell))
         return cell
@@ -486,7 +557,9 @@ class Cells:
         cell.channel = Channel(cell.request, cell.notify, cell.piece)
         cell.channel.closed.add_done_callback(lambda closed: self._on_closed(cell, closed.result()))
         try:
-            await self._launcher.start(cell.ident, cell.channel, lambda text: self._handle_stray(text, cell))
+            await self._launcher.start(
+                cell.ident, cell.channel, lambda text: self._handle_stray(text, cell)
+            )
         except (OSError, ToolError) as error:
             cell.channel.close(str(error))
 
@@ -497,7 +570,9 @@ class Cells:
             self._end(cell)
         if not cell.ready.done():
             cause = reason or cell.reason or self._stray_tail
-            cell.ready.set_exception(ToolError(f"cannot start a cell: {cause or 'it exited immediately'}"))
+            cell.ready.set_exception(
+                ToolError(f"cannot start a cell: {cause or 'it exited immediately'}")
+            )
             cell.ready.exception()  # mark it as retrieved: there may be no waiter
 
     def _on_gone(self, ident: int, status: int | None, reason: str) -> None:
@@ -506,14 +581,21 @@ class Cells:
             cell.gone.set_result(status)
             cell.reason = reason
             started_recently = asyncio.get_running_loop().time() - cell.started_at <= BEGIN_SECONDS
-            cell.is_retryable = status is None and not reason and cell.kill_reason is None and started_recently
+            cell.is_retryable = (
+                status is None and not reason and cell.kill_reason is None and started_recently
+            )
             if cell.channel is not None and (reason or cell in self._idle):
                 cell.channel.close(reason)
-            elif cell.channel is not None:  # its answer may still be in the socket, whose end closes the channel
+            elif (
+                cell.channel is not None
+            ):  # its answer may still be in the socket, whose end closes the channel
                 asyncio.get_running_loop().call_later(GONE_SECONDS, cell.channel.close)
 
     def _handle_stray(self, text: str, cell: CellProcess | None = None) -> None:
-        """Log output of a cell, or of the zygote. Only output before a run may explain why other cells do not start."""
+        """Log output of a cell, or of the zygote.
+
+        Only output before a run may explain why other cells do not start.
+        """
         if cell is not None and cell.on_stray is not None:
             cell.on_stray(text)
             return

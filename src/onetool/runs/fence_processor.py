@@ -1,7 +1,8 @@
-"""Extraction of code from the text of a model: removes call prefixes, Markdown fences and backticks.
+"""Extraction of code from the text of a model: removes call prefixes, Markdown fences and
+backticks.
 
-It does not parse Python and does not change indentation. Line breaks before the code are kept, so that line numbers in
-errors match the text that was sent.
+It does not parse Python and does not change indentation. Line breaks before the code are kept, so
+that line numbers in errors match the text that was sent.
 """
 
 import re
@@ -12,10 +13,13 @@ from onetool.errors import ToolError
 _WORD_ENDS = r"(?=[\s`~]|\Z)(?![ \t]*=)"
 
 # Possessive quantifiers prevent backtracking over millions of backticks.
-_PREFIX = re.compile(rf"\s*+(?:mcp__onetool__run|__onetool(?:__run)?|__ot(?:__run)?){_WORD_ENDS}[ \t]*+")
+_PREFIX = re.compile(
+    rf"\s*+(?:mcp__onetool__run|__onetool(?:__run)?|__ot(?:__run)?){_WORD_ENDS}[ \t]*+"
+)
 _OLD_PREFIX = re.compile(rf"\s*+(!onetool\b|mcp__ot__run{_WORD_ENDS})")
 
-# An info string may contain anything, but a call or literal on the line of the fence is code and is kept.
+# An info string may contain anything, but a call or literal on the line of the fence is code and is
+# kept.
 _INFO = r"""[ \t]*+[^\s`(='"\[]*+(?:[ \t][^`()\r\n]*+)?+"""
 _FENCE_LINE = re.compile(rf"\s*+(?P<fence>`{{3,}}+|~{{3,}}+){_INFO}(?:\r\n?|\n)")
 _LANGUAGE = rf"(?<=``)(?i:python3?|py){_WORD_ENDS}"
@@ -35,11 +39,16 @@ def strip(command: str) -> str:
 
 
 def find_hint(code: str) -> str:
-    """Return what to change in code that is not valid Python because of other text in it; empty if nothing is found."""
+    """Return what to change in code that is not valid Python because of other text in it; empty if
+    nothing is found.
+    """
     if _LINE_OF_FENCE.search(code):
         return "send one block of code, without text before or after it and without a second fence"
     if _LINE_OF_SNIPPET.search(code):
-        return 'a command that runs a snippet has only that line; in code, call ot.snippet("name", key="value")'
+        return (
+            'a command that runs a snippet has only that line; in code, call ot.snippet("name",'
+            ' key="value")'
+        )
     return ""
 
 
@@ -47,7 +56,10 @@ def _remove_prefix(text: str) -> str:
     if old := _OLD_PREFIX.match(text):
         raise ToolError(
             f"invalid syntax: a command does not start with {old[1]}",
-            hint="send only the code, for example ot.tools(), or use the prefix __ot: __ot ot.tools()",
+            hint=(
+                "send only the code, for example ot.tools(), or use the prefix __ot: __ot"
+                " ot.tools()"
+            ),
         )
     prefix = _PREFIX.match(text)
     return _keep_line_breaks(prefix[0]) + text[prefix.end() :] if prefix else text
@@ -74,12 +86,18 @@ def _remove_backticks(text: str) -> str:
     runs = re.findall("`++", code)
     if ticks in runs:
         is_whole = code.endswith("`") and runs.index(ticks) == len(runs) - 1
-        return _keep_line_breaks(opening[0]) + _trim_before_closing(code[: -len(ticks)]) if is_whole else text
+        return (
+            _keep_line_breaks(opening[0]) + _trim_before_closing(code[: -len(ticks)])
+            if is_whole
+            else text
+        )
     return _keep_line_breaks(opening[0]) + code if ticks.startswith("```") else text
 
 
 def _trim_before_closing(text: str) -> str:
-    """Return the code before a closing fence, without the indentation of the fence and the line break before it."""
+    """Return the code before a closing fence, without the indentation of the fence and the line
+    break before it.
+    """
     return text.rstrip(" \t").removesuffix("\n").removesuffix("\r")
 
 

@@ -1,8 +1,10 @@
-"""The gate of a run: each call passes the policy, is recorded before it is made and, if necessary, waits for a person.
+"""The gate of a run: each call passes the policy, is recorded before it is made and, if necessary,
+waits for a person.
 
-`ToolBus` calls `decide` for every call of the run, then `Ticket.send` before the call is made and `Ticket.finish` after
-it. A run that may ask a person can be replayed after its process has ended: all of its calls are recorded, and calls
-that were recorded before are answered from the journal. Other runs record only calls with effects.
+`ToolBus` calls `decide` for every call of the run, then `Ticket.send` before the call is made and
+`Ticket.finish` after it. A run that may ask a person can be replayed after its process has ended:
+all of its calls are recorded, and calls that were recorded before are answered from the journal.
+Other runs record only calls with effects.
 """
 
 import asyncio
@@ -19,7 +21,14 @@ from onetool.core.policy.effects import changes_something, get_effects, sort_eff
 from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling, make_denial
 from onetool.core.tool import Tool
-from onetool.errors import ApprovalRequired, CallRejected, Interrupted, StorageError, ToolError, error_type
+from onetool.errors import (
+    ApprovalRequired,
+    CallRejected,
+    Interrupted,
+    StorageError,
+    ToolError,
+    error_type,
+)
 from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
 from onetool.runs.journal import JournalEntry
 from onetool.runs.questions import MAX_ARGUMENTS, Approver, Question, describe_difference, summarize
@@ -154,7 +163,10 @@ class Gate:
         return self._runs.is_closing
 
     def close(self, error: BaseException | None) -> None:
-        """Record the end of a call outside of a run. One that waits is left to the process that continues it."""
+        """Record the end of a call outside of a run.
+
+        One that waits is left to the process that continues it.
+        """
         if isinstance(error, ApprovalRequired):
             self._runs.journal.active.discard(self.id)
         else:
@@ -162,7 +174,9 @@ class Gate:
 
     async def end(self, state: RunState, reason: str) -> None:
         """End the run early. It makes no more calls."""
-        self.stopped = self.stopped or Interrupted(f"run {self.id} has ended: {reason}", run=self.id)
+        self.stopped = self.stopped or Interrupted(
+            f"run {self.id} has ended: {reason}", run=self.id
+        )
         if self.entry.is_stored and self.record.state not in ENDED:
             await self.entry.set_state(state, reason=f"{reason}; {self.describe_history()}")
 
@@ -174,10 +188,13 @@ class Gate:
         replay = {"seed": self.id, "clock": self.record.at, "until": self.recorded.settled}
         return {"pausable": True, "replay": replay}
 
-    # --- the three steps of a call ----------------------------------------------------------------------------------
+    # --- the three steps of a call ----------------------------------------------------------------
 
     async def decide(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Ticket | None:
-        """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
+        """Return a ticket for the call, or None if nothing about it is recorded.
+
+        Raise if it must not be made.
+        """
         if self.stopped is not None:
             raise self.stopped
         ruling = self.policy.decide(tool, args, self.labels, context.account)
@@ -189,7 +206,9 @@ class Gate:
         if ruling.decision == "allow" and not is_recorded:
             self._record_labels(tool, args, context)
             return None
-        ticket = Ticket(self, await self._identify(tool, args, context.account), tool, args, context)
+        ticket = Ticket(
+            self, await self._identify(tool, args, context.account), tool, args, context
+        )
         call = ticket.call = await self._settle(ticket, ruling)
         if call.state is CallState.REJECTED:
             raise self._rejection(call)
@@ -198,7 +217,9 @@ class Gate:
             ticket.recorded = read_result(call)
         return ticket
 
-    async def _decide_separately(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Ticket | None:
+    async def _decide_separately(
+        self, tool: Tool, args: JsonMapping, context: ToolContext
+    ) -> Ticket | None:
         """Ask about a call of a run that cannot be replayed, as a run of its own."""
         gate = self._runs.open_separate_gate(self)
         try:
@@ -213,20 +234,28 @@ class Gate:
             self.labels.record(tool, args, context.run.is_untrusted())
 
     async def _settle(self, ticket: Ticket, ruling: Ruling) -> DurableCall:
-        """Return the call after asking people, if necessary: as approved, rejected, or ended before."""
+        """Return the call after asking people, if necessary: as approved, rejected, or ended
+        before.
+        """
         call = ticket.call
         tool = ticket.tool
         if call.state is CallState.PENDING:
             if ruling.decision == "ask":
-                return await self._authorize(ticket, replace(call, reason=call.reason or ruling.reason))
+                return await self._authorize(
+                    ticket, replace(call, reason=call.reason or ruling.reason)
+                )
             return replace(call, state=CallState.APPROVED)
         if call.state in {CallState.SENT, CallState.UNKNOWN} and has_acted(call):
             if (tool.is_idempotent or tool.is_resumable) and call.is_idempotent:
                 return call
             reason = "its process ended after the call was sent: nobody knows whether it happened"
-            return await self._wait_for_person(ticket, replace(call, state=CallState.UNKNOWN, reason=reason))
+            return await self._wait_for_person(
+                ticket, replace(call, state=CallState.UNKNOWN, reason=reason)
+            )
         if call.state is CallState.APPROVED and not await self._is_unchanged(ticket, call):
-            return await self._wait_for_person(ticket, replace(call, state=CallState.PENDING, reason=CHANGED))
+            return await self._wait_for_person(
+                ticket, replace(call, state=CallState.PENDING, reason=CHANGED)
+            )
         return call
 
     async def send(self, ticket: Ticket) -> None:
@@ -240,7 +269,9 @@ class Gate:
             try:
                 await self.entry.save(call, grant=ticket.grant, survives_power_loss=bool(call.by))
             except ApprovalRequired:  # others have used up the grant
-                call = await self._wait_for_person(ticket, replace(ticket.call, state=CallState.PENDING))
+                call = await self._wait_for_person(
+                    ticket, replace(ticket.call, state=CallState.PENDING)
+                )
                 if call.state is CallState.REJECTED:
                     raise self._rejection(call) from None
                 call = replace(call, state=CallState.SENT)
@@ -254,7 +285,8 @@ class Gate:
         self._arguments_bytes += len(call.arguments)
         if self._arguments_bytes + self._results_bytes > MAX_JOURNAL_BYTES:
             raise StorageError(
-                f"{call.tool} was not called: the journal of run {self.id} is full ({MAX_JOURNAL_BYTES:,} bytes)",
+                f"{call.tool} was not called: the journal of run {self.id} is full"
+                f" ({MAX_JOURNAL_BYTES:,} bytes)",
                 hint="make the other calls in another run, or with smaller arguments",
                 tool=call.tool,
             )
@@ -262,7 +294,9 @@ class Gate:
     async def finish(self, ticket: Ticket, result: Result) -> Result:
         """Record a result. It is written with the next effect at the latest."""
         self.in_flight -= 1
-        if isinstance(result.error, ApprovalRequired):  # of a call that the tool makes; both are repeated later
+        if isinstance(
+            result.error, ApprovalRequired
+        ):  # of a call that the tool makes; both are repeated later
             return result
         now = time.time()
         state = CallState.DONE if result.ok else CallState.FAILED
@@ -284,8 +318,13 @@ class Gate:
             return result  # its run has another clock
         return replace(result, clock=now) if self.is_replayable else result
 
-    def record_refusal(self, name: str, positional: Sequence[Any], keywords: JsonMapping, error: Exception) -> None:
-        """Record the error of a call that was not made, for tests of this run. A continued run makes the call again."""
+    def record_refusal(
+        self, name: str, positional: Sequence[Any], keywords: JsonMapping, error: Exception
+    ) -> None:
+        """Record the error of a call that was not made, for tests of this run.
+
+        A continued run makes the call again.
+        """
         if not self.is_replayable or isinstance(error, CallRejected):
             return
         numbered = {f"*{number}": value for number, value in enumerate(positional, 1)}
@@ -304,7 +343,7 @@ class Gate:
         if self._results_bytes <= MAX_RESULTS_BYTES:
             self.entry.add(call)
 
-    # --- replay -----------------------------------------------------------------------------------------------------
+    # --- replay -----------------------------------------------------------------------------------
 
     async def _identify(self, tool: Tool, args: JsonMapping, account: str = "") -> DurableCall:
         """Return the recorded call that this one repeats, or a new one."""
@@ -335,7 +374,8 @@ class Gate:
         )
 
     async def _replace_unsent(self, tool: Tool, arguments: str) -> str:
-        """Withdraw a call that waited or was approved before, if the replayed code makes it with other arguments.
+        """Withdraw a call that waited or was approved before, if the replayed code makes it with
+        other arguments.
 
         Return the difference, for the person who is asked again.
         """
@@ -344,19 +384,27 @@ class Gate:
             return ""
         reason = "after a restart, the code made this call with other arguments"
         await self.entry.save(replace(earlier, state=CallState.REJECTED, by="", reason=reason))
-        return f"{reason}: {describe_difference(json.loads(earlier.arguments), json.loads(arguments))}"
+        return (
+            f"{reason}: {describe_difference(json.loads(earlier.arguments), json.loads(arguments))}"
+        )
 
     async def _wait_for_repetition(self, tool: Tool) -> None:
-        """Wait until all effects of the earlier execution were repeated. Otherwise the code took another path."""
+        """Wait until all effects of the earlier execution were repeated.
+
+        Otherwise the code took another path.
+        """
         if not await self.recorded.wait_for_effects():
             self.stopped = Interrupted(
-                f"the run was replayed after a restart and made other calls than before; {tool.name} was not called",
+                "the run was replayed after a restart and made other calls than before;"
+                f" {tool.name} was not called",
                 run=self.id,
             )
-            await self.end(RunState.DIVERGED, f"the code called {tool.name}, which it did not call before")
+            await self.end(
+                RunState.DIVERGED, f"the code called {tool.name}, which it did not call before"
+            )
             raise self.stopped
 
-    # --- people -----------------------------------------------------------------------------------------------------
+    # --- people -----------------------------------------------------------------------------------
 
     async def _authorize(self, ticket: Ticket, call: DurableCall) -> DurableCall:
         """Return the call as approved by a grant or by a person."""
@@ -374,14 +422,21 @@ class Gate:
 
     async def _wait_for_person(self, ticket: Ticket, call: DurableCall) -> DurableCall:
         if not self.via or (self.via <= {"client", "app"} and not self._can_ask):
-            cause = "its client cannot ask" if self.via else "nobody may approve calls of this agent"
-            raise CallRejected(f"{call.tool} was not called: a person must approve it, and {cause}", tool=call.tool)
+            cause = (
+                "its client cannot ask" if self.via else "nobody may approve calls of this agent"
+            )
+            raise CallRejected(
+                f"{call.tool} was not called: a person must approve it, and {cause}", tool=call.tool
+            )
         count, text = await order_in_thread(call.arguments, ticket.tool)
         if call.state is CallState.PENDING and count > MAX_ARGUMENTS:
             message = (
-                f"{call.tool} was not called: a person must approve it, and can be shown {MAX_ARGUMENTS} arguments"
+                f"{call.tool} was not called: a person must approve it, and can be shown"
+                f" {MAX_ARGUMENTS} arguments"
             )
-            raise CallRejected(f"{message}, not {count}", tool=call.tool, reason="too many arguments")
+            raise CallRejected(
+                f"{message}, not {count}", tool=call.tool, reason="too many arguments"
+            )
         definition = digest_definition(ticket.tool)
         call = replace(call, at=call.at or time.time(), arguments=text, definition=definition)
         answered: asyncio.Future[DurableCall] = asyncio.get_running_loop().create_future()
@@ -395,7 +450,9 @@ class Gate:
             self._storing.discard(call.number)
             self._runs.announce(self)
             if ticket.context.client.progress is not None:
-                ticket.context.client.progress(f"a person must approve {summarize(self.list_waiting())}")
+                ticket.context.client.progress(
+                    f"a person must approve {summarize(self.list_waiting())}"
+                )
             if self._asking is None or self._asking.done():
                 self._asking = self._runs.background.start(self._ask_people())
             with ticket.context.client.waiting():
@@ -415,7 +472,8 @@ class Gate:
     async def _is_unchanged(self, ticket: Ticket, call: DurableCall) -> bool:
         """Return whether the call does what was approved.
 
-        Starting what it needs may show that it does not: an upstream server may have other tools than before.
+        Starting what it needs may show that it does not: an upstream server may have other tools
+        than before.
         """
         bus = ticket.context.require_bus()
         current = await bus.resolve(call.tool)
@@ -431,7 +489,10 @@ class Gate:
             raise CallRejected(f"{call.tool} was not called: {CHANGED}", tool=call.tool)
 
     async def _hold(self, answered: "asyncio.Future[DurableCall]") -> DurableCall:
-        """Wait for the answer. A call outside of a run waits only until it is paused; it is made later."""
+        """Wait for the answer.
+
+        A call outside of a run waits only until it is paused; it is made later.
+        """
         if self.record.kind == "run" or self.hold == math.inf:
             return await answered
         paused = asyncio.ensure_future(self.paused.wait())
@@ -471,8 +532,12 @@ class Gate:
                 continue
             try:
                 decision = question.read(asking.result(), approver.name)
-                await self._runs.decide(self.id, decision, via=approver.via, transport=approver.transport)
-            except ToolError:  # the person cannot be asked, has closed the question, or cannot decide here
+                await self._runs.decide(
+                    self.id, decision, via=approver.via, transport=approver.transport
+                )
+            except (
+                ToolError
+            ):  # the person cannot be asked, has closed the question, or cannot decide here
                 self.ask = None
                 break
         while self._waiting and not self.paused.is_set():

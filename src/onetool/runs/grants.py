@@ -53,8 +53,8 @@ def make_grants(
 ) -> tuple[Grant, ...]:
     """Return grants for further calls like those of `calls` whose tool matches.
 
-    All arguments stay as they are, except those with a pattern or a name in `varying`. Raise ArgumentError if no call
-    matches, so that nothing says what the other arguments are.
+    All arguments stay as they are, except those with a pattern or a name in `varying`. Raise
+    ArgumentError if no call matches, so that nothing says what the other arguments are.
     """
     if not 0 < count <= MAX_COUNT:
         raise ArgumentError(f"invalid count {count}: expected 1 to {MAX_COUNT:,} calls")
@@ -66,12 +66,15 @@ def make_grants(
             arguments = {**fixed, **(patterns or {})}
             definition = "" if has_magic(tool) else call.definition
             key = json.dumps([arguments, definition], sort_keys=True)
-            grants[key] = Grant(_new_id(), tool, arguments, names, definition, count, expires=expires)
+            grants[key] = Grant(
+                _new_id(), tool, arguments, names, definition, count, expires=expires
+            )
     if not grants and ANY in names:
         return (Grant(_new_id(), tool, patterns or {}, names, left=count, expires=expires),)
     if not grants:
         raise ArgumentError(
-            f"cannot allow further calls of {tool!r}: none of the calls matches, so their arguments are unknown",
+            f"cannot allow further calls of {tool!r}: none of the calls matches, so their arguments"
+            " are unknown",
             hint=f"to allow any arguments, use '{tool}(...)'",
         )
     return tuple(grants.values())
@@ -91,7 +94,9 @@ def _new_id() -> str:
 
 
 def describe_grant(grant: Grant) -> str:
-    """Return the grant as text, such as `up to 9 more calls of gh.create_issue with repo="me/app", any title`."""
+    """Return the grant as text, such as `up to 9 more calls of gh.create_issue with repo="me/app",
+    any title`.
+    """
     parts = [f"{name}={show_value(value)}" for name, value in grant.arguments.items()]
     parts += ["any other arguments" if name == ANY else f"any {name}" for name in grant.varying]
     count = "1 more call" if grant.left == 1 else f"up to {grant.left:,} more calls"
@@ -101,4 +106,8 @@ def describe_grant(grant: Grant) -> str:
 def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
     """Return a value as JSON on one line; if it is longer than the limit, say how much is hidden."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"
+    )

@@ -14,7 +14,9 @@ from onetool.state.run_records import DurableCall, Grant, RunRecord, RunState
 from onetool.state.run_store import RunTables
 from onetool.util.background_tasks import BackgroundTasks
 
-SAVE_SECONDS = 0.005  # after a call with an effect, for the next one, which is written in the same transaction
+SAVE_SECONDS = (
+    0.005  # after a call with an effect, for the next one, which is written in the same transaction
+)
 END_SECONDS = 0.005  # for other runs to end, which are written in the same transaction
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +40,9 @@ class Journal:
         await self.saving.wait()
         self._thread.shutdown(wait=True)
 
-    async def call(self, method: Callable[Concatenate[RunTables, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def call(
+        self, method: Callable[Concatenate[RunTables, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Call a method of the store in the thread."""
         bound_method = getattr(self.store, method.__name__)
         loop = asyncio.get_running_loop()
@@ -75,7 +79,7 @@ class JournalEntry:
         self._saving = asyncio.Lock()
         self._is_saving_soon = False
 
-    # --- calls ------------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def add(self, call: DurableCall) -> None:
         """Write the call with the next one that is saved, or when the run ends."""
@@ -92,8 +96,13 @@ class JournalEntry:
         self._is_saving_soon = False
         await self.save()
 
-    async def save(self, *calls: DurableCall, grant: str | None = None, survives_power_loss: bool = False) -> None:
-        """Write these calls and those that were added, in one transaction. They use the grant with this ID."""
+    async def save(
+        self, *calls: DurableCall, grant: str | None = None, survives_power_loss: bool = False
+    ) -> None:
+        """Write these calls and those that were added, in one transaction.
+
+        They use the grant with this ID.
+        """
         async with self._saving:
             written = {**self._unsaved, **{call.number: call for call in calls}}
             if not written:
@@ -107,13 +116,19 @@ class JournalEntry:
                     self._unsaved.pop(call.number, None)
                 raise
 
-    async def _write(self, calls: list[DurableCall], grant: str | None, survives_power_loss: bool) -> None:
+    async def _write(
+        self, calls: list[DurableCall], grant: str | None, survives_power_loss: bool
+    ) -> None:
         if not (self.is_stored or grant or survives_power_loss):
             await self.store(calls)  # one transaction, for the first write under `allow`
             return
         await self.store()
         await self._journal.call(
-            RunTables.write_calls, self.record.id, calls, grant=grant, survives_power_loss=survives_power_loss
+            RunTables.write_calls,
+            self.record.id,
+            calls,
+            grant=grant,
+            survives_power_loss=survives_power_loss,
         )
 
     def take_unsaved(self) -> list[DurableCall]:
@@ -125,7 +140,7 @@ class JournalEntry:
     async def list_grants(self) -> list[Grant]:
         return await self._journal.call(RunTables.list_grants, self.record.agent, self.record.id)
 
-    # --- the run ----------------------------------------------------------------------------------------------------
+    # --- the run ----------------------------------------------------------------------------------
 
     async def store(self, calls: Iterable[DurableCall] = (), *, again: bool = False) -> None:
         """Store the run before its first call or with it. `again` lets it expire later."""
@@ -143,10 +158,14 @@ class JournalEntry:
         if self.is_stored:
             await self._journal.call(RunTables.put_run, self.record)
 
-    async def set_state(self, state: RunState, *, reason: str = "", outcome: str | None = None) -> None:
+    async def set_state(
+        self, state: RunState, *, reason: str = "", outcome: str | None = None
+    ) -> None:
         if self.record.state is not state:
             self.record = replace(self.record, state=state)
-            await self._journal.call(RunTables.set_state, self.record.id, state, reason=reason, outcome=outcome)
+            await self._journal.call(
+                RunTables.set_state, self.record.id, state, reason=reason, outcome=outcome
+            )
 
     def end_later(self, error: str | None) -> None:
         """Record how a call, or a run that cannot be replayed, has ended."""

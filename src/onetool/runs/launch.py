@@ -1,7 +1,7 @@
 """Launchers of cells: through the zygote if fork is reliable, otherwise one process at a time.
 
-A launcher starts, kills and reports; `cells` decides which cell runs what. Children get an environment without
-variables of the server and, of the server, only their own socket.
+A launcher starts, kills and reports; `cells` decides which cell runs what. Children get an
+environment without variables of the server and, of the server, only their own socket.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ READ_BYTES = 1 << 16
 MAX_STRAY_CHARS = 2000
 MAX_STRAY_LINES = 20
 REAP_SECONDS = 5
-# The zygote has to answer a ping within 2 s, and within 10 s after its start. Time is counted in ticks, so that a
-# suspended server does not count its own pause against the zygote.
+# The zygote has to answer a ping within 2 s, and within 10 s after its start. Time is counted in
+# ticks, so that a suspended server does not count its own pause against the zygote.
 TICK_SECONDS = 0.5
 MAX_MISSED_TICKS = 4
 MAX_MISSED_TICKS_AT_START = 20
 SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
-# The same in every process, so that sets have the same order when a run is replayed. A run whose values collide only
-# delays itself.
+# The same in every process, so that sets have the same order when a run is replayed. A run whose
+# values collide only delays itself.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 OnGone = Callable[[int, int | None, str], None]
 OnStray = Callable[[str], None]
@@ -62,29 +62,47 @@ class Launcher(Protocol):
 def launcher_for(platform: str, isolation: str = "auto") -> type["ZygoteLauncher | SpawnLauncher"]:
     """Return the launcher for a platform and the setting `execution.isolation`.
 
-    Only Linux has a reliable fork and the isolation of the kernel. Without it, WebAssembly is used if it is installed.
+    Only Linux has a reliable fork and the isolation of the kernel. Without it, WebAssembly is used
+    if it is installed.
     """
     from onetool.runs.wasm_launcher import WasmLauncher, find_wasm_problem
 
     has_kernel_isolation = platform == "linux" and landlock_version() > 0
-    if isolation == "wasm" or (isolation != "off" and not has_kernel_isolation and not find_wasm_problem()):
+    if isolation == "wasm" or (
+        isolation != "off" and not has_kernel_isolation and not find_wasm_problem()
+    ):
         return WasmLauncher
     return ZygoteLauncher if platform == "linux" else SpawnLauncher
 
 
 def environment() -> dict[str, str]:
     """Return the environment of a child. Windows cannot start a process without SYSTEMROOT."""
-    return {**HASH_SEED, **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ}}
+    return {
+        **HASH_SEED,
+        **{name: os.environ[name] for name in ("SYSTEMROOT",) if name in os.environ},
+    }
 
 
 def command_for(module: str, arguments: Sequence[str]) -> list[str]:
     """Return a command that runs a module of `onetool_child` in an isolated interpreter.
 
-    Of the environment, which the caller sets, the interpreter reads `HASH_SEED`. That is why the option is not `-I`.
+    Of the environment, which the caller sets, the interpreter reads `HASH_SEED`. That is why the
+    option is not `-I`.
     """
     home = str(Path(onetool_child.__file__).parent.parent)
-    code = f"import sys; sys.path.insert(0, {home!r}); import onetool_child.{module} as start, onetool_child.zygote; "
-    return [sys.executable, "-s", "-P", "-S", "-c", f"{code}sys.path.pop(0); start.main(sys.argv[1:])", *arguments]
+    code = (
+        f"import sys; sys.path.insert(0, {home!r}); import onetool_child.{module} as start,"
+        " onetool_child.zygote; "
+    )
+    return [
+        sys.executable,
+        "-s",
+        "-P",
+        "-S",
+        "-c",
+        f"{code}sys.path.pop(0); start.main(sys.argv[1:])",
+        *arguments,
+    ]
 
 
 class _BaseLauncher:
@@ -114,19 +132,29 @@ class _BaseLauncher:
         self._cleaning.start(run_in_thread(remove, self.scratch(ident)))
 
     async def _remove_scratch(self) -> None:
-        """Remove the scratch directory but keep its name, so that later lookups do not create another one."""
+        """Remove the scratch directory but keep its name, so that later lookups do not create
+        another one.
+        """
         if self._root is not None:
             await run_in_thread(remove, self._root)
 
 
 def _sweep(directory: str) -> None:
-    """Remove the scratch directories of servers that were killed together with their cleanup processes."""
-    if sys.platform == "win32":  # has no user IDs in file states, and no signal that only checks a process
+    """Remove the scratch directories of servers that were killed together with their cleanup
+    processes.
+    """
+    if (
+        sys.platform == "win32"
+    ):  # has no user IDs in file states, and no signal that only checks a process
         return
     for entry in os.scandir(directory):
         owner = SCRATCH_NAME.match(entry.name)
         with suppress(FileNotFoundError):  # another server removed it
-            if owner and entry.stat(follow_symlinks=False).st_uid == os.getuid() and not _is_alive(int(owner[1])):
+            if (
+                owner
+                and entry.stat(follow_symlinks=False).st_uid == os.getuid()
+                and not _is_alive(int(owner[1]))
+            ):
                 remove(entry.path)
 
 
@@ -139,7 +167,10 @@ def _is_alive(pid: int) -> bool:
 
 
 class _Heartbeat:
-    """A watchdog that pings a process after a request and reports when it stays silent. Costs two timers per second."""
+    """A watchdog that pings a process after a request and reports when it stays silent.
+
+    Costs two timers per second.
+    """
 
     def __init__(self, ping: Callable[[], None], on_silence: Callable[[], None]) -> None:
         self._ping = ping
@@ -195,7 +226,9 @@ class ZygoteLauncher(_BaseLauncher):
         control = self._control or await self._ensure_started()
         with _open_ends(socket.socketpair()) as (ours, theirs, stray_output, stray_end):
             try:
-                socket.send_fds(control, [_encode_packet("fork", ident=ident)], [theirs.fileno(), stray_end])
+                socket.send_fds(
+                    control, [_encode_packet("fork", ident=ident)], [theirs.fileno(), stray_end]
+                )
             except ConnectionError:
                 if control is self._control:
                     self._disconnect()
@@ -229,13 +262,18 @@ class ZygoteLauncher(_BaseLauncher):
                 self._control.send(packet)
 
     def _replace(self) -> None:
-        """Kill a zygote that does not answer, before its socket closes; the next cell starts another."""
+        """Kill a zygote that does not answer, before its socket closes; the next cell starts
+        another.
+        """
         if self._process is not None:
             self._process.kill()
         self._disconnect()
 
     async def close(self) -> None:
-        """Stop the zygote by closing its socket, and remove the scratch directory. The zygote ends its cells."""
+        """Stop the zygote by closing its socket, and remove the scratch directory.
+
+        The zygote ends its cells.
+        """
         self._is_closed = True
         if self._starting is not None:
             await asyncio.wait([self._starting])
@@ -246,7 +284,10 @@ class ZygoteLauncher(_BaseLauncher):
         await self._remove_scratch()
 
     async def _ensure_started(self) -> socket.socket:
-        """Start the zygote if needed. Cancelling a caller does not cancel the start, which others may wait for."""
+        """Start the zygote if needed.
+
+        Cancelling a caller does not cancel the start, which others may wait for.
+        """
         if self._is_closed:
             raise ToolError("the server is closing")
         if self._starting is None or self._starting.done():
@@ -278,7 +319,9 @@ class ZygoteLauncher(_BaseLauncher):
         )
 
     def _read_packets(self) -> None:
-        """Read all packets, so that the reason of a failed start is known before the end of the cell is handled."""
+        """Read all packets, so that the reason of a failed start is known before the end of the
+        cell is handled.
+        """
         while self._control is not None:
             try:
                 packet = self._control.recv(PACKET_BYTES)
@@ -291,9 +334,15 @@ class ZygoteLauncher(_BaseLauncher):
                 return
             self._heartbeat.record_response()
             message = json.loads(packet)
-            self._handle_gone(**message["params"]) if message["method"] == "gone" else self._answer_check(True)
+            (
+                self._handle_gone(**message["params"])
+                if message["method"] == "gone"
+                else self._answer_check(True)
+            )
 
-    def _handle_gone(self, ident: int, status: int | None, littered: bool, reason: str = "") -> None:
+    def _handle_gone(
+        self, ident: int, status: int | None, littered: bool, reason: str = ""
+    ) -> None:
         self._alive.discard(ident)
         if littered:
             self._clean(ident)
@@ -331,8 +380,13 @@ class ZygoteLauncher(_BaseLauncher):
 
 
 @contextmanager
-def _open_ends(pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
-    """Yield the ends of a socket and of a pipe for output. Those of the child are closed after the block."""
+def _open_ends(
+    pair: tuple[socket.socket, socket.socket],
+) -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
+    """Yield the ends of a socket and of a pipe for output.
+
+    Those of the child are closed after the block.
+    """
     ours, theirs = pair
     stray_output, stray_end = os.pipe()
     try:
@@ -430,7 +484,9 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def _keep_first(on_stray: OnStray) -> OnStray:
-    """Return a callback that passes on the first part of the output of a child, and discards the rest."""
+    """Return a callback that passes on the first part of the output of a child, and discards the
+    rest.
+    """
     left = MAX_STRAY_LINES
 
     def keep(text: str) -> None:
@@ -485,7 +541,9 @@ class SpawnLauncher(_BaseLauncher):
         """Start the cell. Cancelling the caller does not leave a half-started one behind."""
         if self._all_gone is not None:
             raise ToolError("the server is closing")
-        task = self._starting[ident] = asyncio.ensure_future(self._start(ident, channel, _keep_first(on_stray)))
+        task = self._starting[ident] = asyncio.ensure_future(
+            self._start(ident, channel, _keep_first(on_stray))
+        )
         task.add_done_callback(lambda _: self._starting.pop(ident))
         task.add_done_callback(retrieve_error)
         await asyncio.shield(task)

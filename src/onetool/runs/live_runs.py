@@ -1,7 +1,8 @@
 """Active runs with their calls, and a stream of run and call events.
 
-Both are built from the events of the bus. Completed runs are in the statistics (`onetool.state.stats.history`), in the
-same format. A watcher that is too slow misses events and receives their number; it never blocks the bus.
+Both are built from the events of the bus. Completed runs are in the statistics
+(`onetool.state.stats.history`), in the same format. A watcher that is too slow misses events and
+receives their number; it never blocks the bus.
 """
 
 import asyncio
@@ -11,7 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from onetool.core.bus.events import CallFinished, CallStarted, Event, Events, RunFinished, RunStarted
+from onetool.core.bus.events import (
+    CallFinished,
+    CallStarted,
+    Event,
+    Events,
+    RunFinished,
+    RunStarted,
+)
 from onetool.state.run_records import RunRecord, get_end_state
 from onetool.state.stats.history import MAX_CALLS, RunWithCalls
 from onetool.state.stats.record import CallRecord
@@ -23,7 +31,10 @@ JSON = JsonObject
 
 @dataclass(slots=True)
 class _ActiveRun:
-    """An active run. It ends with the call or run numbered `root_id`; calls beyond MAX_CALLS are not kept."""
+    """An active run.
+
+    It ends with the call or run numbered `root_id`; calls beyond MAX_CALLS are not kept.
+    """
 
     run: RunRecord
     root_id: int
@@ -69,21 +80,36 @@ class LiveRuns:
 
     def runs(self, agent: str | None = None, token_id: str | None = None) -> list[RunRecord]:
         """Return the active runs of one agent or of all, newest first."""
-        return [live.run for live in reversed(self._live.values()) if live.is_visible(agent, token_id)]
+        return [
+            live.run for live in reversed(self._live.values()) if live.is_visible(agent, token_id)
+        ]
 
-    def find(self, run_id: str, agent: str | None = None, token_id: str | None = None) -> RunWithCalls | None:
+    def find(
+        self, run_id: str, agent: str | None = None, token_id: str | None = None
+    ) -> RunWithCalls | None:
         live = self._live.get(run_id)
-        return (live.run, [*live.calls.values()]) if live is not None and live.is_visible(agent, token_id) else None
+        return (
+            (live.run, [*live.calls.values()])
+            if live is not None and live.is_visible(agent, token_id)
+            else None
+        )
 
     def publish_change(self, what: str) -> None:
-        """Tell watchers who see everything that something changed, such as `tokens` or `audit`. Thread-safe."""
-        for watcher in [each for each in self._watchers if each.agent is None and what not in each.changes]:
+        """Tell watchers who see everything that something changed, such as `tokens` or `audit`.
+
+        Thread-safe.
+        """
+        for watcher in [
+            each for each in self._watchers if each.agent is None and what not in each.changes
+        ]:
             watcher.changes.add(what)
             with suppress(RuntimeError):  # the loop is closed
                 watcher.loop.call_soon_threadsafe(watcher.put, {"event": "changed", "what": what})
 
     @contextmanager
-    def watch(self, agent: str | None = None, token_id: str | None = None) -> Iterator[AsyncIterator[list[JSON]]]:
+    def watch(
+        self, agent: str | None = None, token_id: str | None = None
+    ) -> Iterator[AsyncIterator[list[JSON]]]:
         """Yield an iterator over batches of events from now on."""
         watcher = _Watcher(agent, token_id)
         self._watchers.append(watcher)
@@ -97,7 +123,9 @@ class LiveRuns:
         now = time.time()
         live = self._live.get(run_id)
         if live is None:
-            if isinstance(event, CallFinished | RunFinished):  # the run ended, or started before this object existed
+            if isinstance(
+                event, CallFinished | RunFinished
+            ):  # the run ended, or started before this object existed
                 return
             run = events.build_run(event, now)
             if isinstance(event, RunStarted):
@@ -107,7 +135,9 @@ class LiveRuns:
             run = live.run
             run.calls += 1
             if len(live.calls) < MAX_CALLS:
-                call = CallRecord(event.name, run.agent, run.session, run_id, None, None, 0, now, event.call_id)
+                call = CallRecord(
+                    event.name, run.agent, run.session, run_id, None, None, 0, now, event.call_id
+                )
                 live.calls[event.call_id] = call
         elif isinstance(event, CallFinished):
             live.run.failed += event.error is not None
@@ -134,14 +164,20 @@ class LiveRuns:
             "callID": event.call_id,
             "callCount": run.calls,
             "atMs": to_ms(now - run.at),
-            "durationMs": to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None,
+            "durationMs": (
+                to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None
+            ),
             "error": event.error,
             "state": str(run.state),
             **({"command": run.code} if isinstance(event, RunStarted) else {}),
         }
         for watcher in self._watchers:
             if live.is_visible(watcher.agent, watcher.token_id):
-                watcher.put(message if watcher.agent is not None else {**message, "directory": run.directory})
+                watcher.put(
+                    message
+                    if watcher.agent is not None
+                    else {**message, "directory": run.directory}
+                )
 
 
 async def _iter_batches(watcher: _Watcher) -> AsyncIterator[list[JSON]]:

@@ -1,4 +1,7 @@
-"""Notices to people that calls wait: a command, or a request to a webhook. They never contain arguments."""
+"""Notices to people that calls wait: a command, or a request to a webhook.
+
+They never contain arguments.
+"""
 
 import asyncio
 import json
@@ -84,7 +87,11 @@ class ApprovalNotifier:
 
     async def _send(self, text: str) -> None:
         settings = self._settings
-        ways = [_start_command([*settings.command, text], self._environment)] if settings.command else []
+        ways = (
+            [_start_command([*settings.command, text], self._environment)]
+            if settings.command
+            else []
+        )
         ways += [self._post(settings.webhook, text)] if settings.webhook else []
         for error in await asyncio.gather(*ways, return_exceptions=True):
             if isinstance(error, Exception):
@@ -93,9 +100,15 @@ class ApprovalNotifier:
 
     async def _post(self, url: str, text: str) -> None:
         rules = HostRules.for_url(url, allow_private_addresses=self._allows_private)
-        request = Request("POST", url, [("Content-Type", "application/json")], json.dumps({"text": text}).encode())
+        request = Request(
+            "POST", url, [("Content-Type", "application/json")], json.dumps({"text": text}).encode()
+        )
         response = await self._net.send(
-            request, follow_redirects=False, rules=(rules,), timeout=TIMEOUT_SECONDS, max_bytes=MAX_RESPONSE_BYTES
+            request,
+            follow_redirects=False,
+            rules=(rules,),
+            timeout=TIMEOUT_SECONDS,
+            max_bytes=MAX_RESPONSE_BYTES,
         )
         if not 200 <= response.status < 300:  # noqa: PLR2004 - successful responses
             raise NetworkError(f"the webhook returned status {response.status}")

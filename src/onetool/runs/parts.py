@@ -45,11 +45,12 @@ MakeCells = Callable[..., CellSource]
 
 
 class SharedProcesses:
-    """The processes that several applications of one process share: cells, upstream servers and workers.
+    """The processes that several applications of one process share: cells, upstream servers and
+    workers.
 
-    Pass one object to each application: `OneTool(..., shared=shared)`. Applications share what would be started
-    equally: the same program, settings, environment and directory. Create the object on the event loop of the
-    applications, and close it after them.
+    Pass one object to each application: `OneTool(..., shared=shared)`. Applications share what
+    would be started equally: the same program, settings, environment and directory. Create the
+    object on the event loop of the applications, and close it after them.
     """
 
     def __init__(self) -> None:
@@ -106,8 +107,12 @@ def make_sources(
         sign_ins,
         None if shared is None else shared.connections,
     )
-    servers = Servers(services, registry, make_worker_environment(environment), lambda: system.state)
-    bundles = BundleSource(registry, lambda: system.net, lambda: system.media, sign_ins, lambda: system.state)
+    servers = Servers(
+        services, registry, make_worker_environment(environment), lambda: system.state
+    )
+    bundles = BundleSource(
+        registry, lambda: system.net, lambda: system.media, sign_ins, lambda: system.state
+    )
     registry.sources = (bus.registered, extensions, servers, bundles)
     return Sources(extensions, servers, bundles)
 
@@ -133,7 +138,10 @@ class Parts:
         return is_revoked(run, self.state.tokens.apply(auth.tokens), auth.issuers)
 
     def retire(self, successor: "Parts") -> Iterator[Awaitable[object]]:
-        """Yield the cleanup of parts that the successor does not share. Current runs finish in their cells."""
+        """Yield the cleanup of parts that the successor does not share.
+
+        Current runs finish in their cells.
+        """
         if successor.cells is not self.cells:
             yield self.cells.retire()
         if successor.state is not self.state:
@@ -145,7 +153,8 @@ class Parts:
 
 
 class PartsFactory:
-    """Creates the parts for new settings, reusing what is unchanged, and closes those that were replaced.
+    """Creates the parts for new settings, reusing what is unchanged, and closes those that were
+    replaced.
 
     Tools must not send requests to `own_ports`.
     """
@@ -179,13 +188,23 @@ class PartsFactory:
         results = StoredResults.open(state, settings.output)
         directories = loaded.directories
         paths = settings.projects.items()
-        projects = {name: str(resolve_path(path, directories.root, directories.home)) for name, path in paths}
+        projects = {
+            name: str(resolve_path(path, directories.root, directories.home))
+            for name, path in paths
+        }
         cells = self._make_cells_for(loaded, old)
         presenter = Presenter(settings.output, results, redact)
         parts = self.current = Parts(
             loaded=loaded,
             cells=cells,
-            runner=Runner(self._bus, cells, settings, presenter, projects=projects, saved_snippets=state.snippets),
+            runner=Runner(
+                self._bus,
+                cells,
+                settings,
+                presenter,
+                projects=projects,
+                saved_snippets=state.snippets,
+            ),
             redact=redact,
             state=state,
             results=results,
@@ -204,14 +223,18 @@ class PartsFactory:
         if old is not None and old.loaded.settings.execution == execution:
             return old.cells
         limits = CellLimits(**execution.model_dump(include={*CellLimits._fields}))
-        return self._make_cells(limits, on_stray=lambda text: self._log.event("cell.output", text=text))
+        return self._make_cells(
+            limits, on_stray=lambda text: self._log.event("cell.output", text=text)
+        )
 
     def _make_net(self, loaded: Loaded, old: Parts | None) -> Net:
         http = loaded.settings.http
         if old is not None and old.loaded.settings.http == http:
             return old.net
         # current requests finish with the old rules
-        return Net(HostRules(http.allowed_hosts, http.allow_private_addresses), own_ports=self._own_ports)
+        return Net(
+            HostRules(http.allowed_hosts, http.allow_private_addresses), own_ports=self._own_ports
+        )
 
     def require(self) -> Parts:
         """Return the current parts. Raise if there are none yet."""

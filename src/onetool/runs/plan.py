@@ -1,7 +1,9 @@
-"""Plans: tools that only read are called, and all other calls of the code are listed instead of made.
+"""Plans: tools that only read are called, and all other calls of the code are listed instead of
+made.
 
-The result of a listed call is a marker: an object whose only key is random and known to this plan. The cell makes it a
-placeholder. Code that forges a marker only changes what is shown, because no call with an effect is ever made.
+The result of a listed call is a marker: an object whose only key is random and known to this plan.
+The cell makes it a placeholder. Code that forges a marker only changes what is shown, because no
+call with an effect is ever made.
 """
 
 import secrets
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from onetool.runs.runner import Runner
 
 MAX_PLAN_BYTES = 16 << 20  # of the arguments of all listed calls
-# These change only the state of OneTool, which is not an effect for policies. A plan must not change it either.
+# These change only the state of OneTool, which is not an effect for policies. A plan must not
+# change it either.
 CHANGING_TOOLS = frozenset({"ot.background", "ot.reload", "ot.session_update"})
 
 
@@ -36,7 +39,10 @@ class ListedCall(NamedTuple):
 
 @dataclass(slots=True)
 class PlanGate:
-    """The calls that a plan lists. `outer` is the gate of the run that asked for the plan; it decides about reads."""
+    """The calls that a plan lists.
+
+    `outer` is the gate of the run that asked for the plan; it decides about reads.
+    """
 
     is_replayable: ClassVar[bool] = False
     outer: Any = None
@@ -55,12 +61,19 @@ class PlanGate:
         return getattr(self.outer, "labels", None)
 
     async def decide(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
-        """Decide about a call that a tool makes. It must only read, because the tool could not use a placeholder."""
+        """Decide about a call that a tool makes.
+
+        It must only read, because the tool could not use a placeholder.
+        """
         if is_listed(tool, args):
-            raise self.end(f"a tool that only reads tried to call {tool.name}, which a plan does not call")
+            raise self.end(
+                f"a tool that only reads tried to call {tool.name}, which a plan does not call"
+            )
         return None if self.outer is None else await self.outer.decide(tool, args, context)
 
-    async def call(self, bus: ToolBus, name: str, args: list[Any], kwargs: JsonObject, context: ToolContext) -> Result:
+    async def call(
+        self, bus: ToolBus, name: str, args: list[Any], kwargs: JsonObject, context: ToolContext
+    ) -> Result:
         """Call a tool that reads, or list the call. Raise if the plan has ended."""
         if any(self.find_markers([args, kwargs])):
             try:
@@ -89,7 +102,11 @@ class PlanGate:
     def list_call(self, tool: Tool, args: JsonMapping, account: str) -> Result:
         """Add a call to the plan. Return the marker of its result."""
         defaults = tool.input.defaults
-        given = {name: value for name, value in args.items() if name not in defaults or value != defaults[name]}
+        given = {
+            name: value
+            for name, value in args.items()
+            if name not in defaults or value != defaults[name]
+        }
         arguments = self.show(given)
         self._bytes += len(encode(arguments))
         if self.ended is not None or self._bytes > MAX_PLAN_BYTES:
@@ -130,7 +147,11 @@ class PlanGate:
 
     def _read_marker(self, value: JsonObject) -> int | None:
         number = value.get(self._marker)
-        return number if type(number) is int and 0 < number <= len(self.calls) and len(value) == 1 else None
+        return (
+            number
+            if type(number) is int and 0 < number <= len(self.calls) and len(value) == 1
+            else None
+        )
 
 
 @dataclass(slots=True)
@@ -162,15 +183,22 @@ def is_listed(tool: Tool, args: JsonMapping) -> bool:
 def reject_nested(context: ToolContext) -> None:
     """Raise if the caller is a plan, which would wait for its own turn."""
     if isinstance(context.run.gate, PlanGate | PlannedCall):
-        raise ToolError("a plan cannot contain another plan", hint="put all code into one ot.plan(code=...)")
+        raise ToolError(
+            "a plan cannot contain another plan", hint="put all code into one ot.plan(code=...)"
+        )
 
 
-async def make_plan(runner: "Runner", code: str, context: ToolContext, redact: Callable[[Any], Any]) -> JsonObject:
+async def make_plan(
+    runner: "Runner", code: str, context: ToolContext, redact: Callable[[Any], Any]
+) -> JsonObject:
     """Return the calls with effects that the code would make, and its value or why the plan ended."""
     gate = PlanGate(context.run.gate, context.run.split_memory())
     planned = replace(context, run=context.run._replace(gate=gate))
     answer = await runner.run(code, planned, RunOutput(keeps_value=True))
     calls = redact(gate.calls)  # bound arguments may come from settings
     if gate.ended is not None or answer.is_error:
-        return {"calls": calls, "ended": gate.ended.message if gate.ended is not None else answer.text}
+        return {
+            "calls": calls,
+            "ended": gate.ended.message if gate.ended is not None else answer.text,
+        }
     return {"calls": calls, "value": gate.show(answer.value)}

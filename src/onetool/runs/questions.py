@@ -1,4 +1,7 @@
-"""The question to a person about calls that wait, and its answer. Everything in a call is hostile text."""
+"""The question to a person about calls that wait, and its answer.
+
+Everything in a call is hostile text.
+"""
 
 import json
 from collections import Counter
@@ -23,10 +26,11 @@ STOP = "stop"
 COUNT = "count"
 VARYING = "varying"
 MEANING = (
-    f"{APPROVE}: make these calls. {APPROVE_SIMILAR}: also allow further calls with the same arguments, in this run. "
-    f"{REJECT}: the code gets an error. {STOP}: end the run."
+    f"{APPROVE}: make these calls. {APPROVE_SIMILAR}: also allow further calls with the same"
+    f" arguments, in this run. {REJECT}: the code gets an error. {STOP}: end the run."
 )
-APPROVAL_FORM: JsonObject = {  # the decision is required: some clients accept empty forms by themselves
+# the decision is required: some clients accept empty forms by themselves
+APPROVAL_FORM: JsonObject = {
     "type": "object",
     "properties": {
         "decision": {
@@ -35,7 +39,11 @@ APPROVAL_FORM: JsonObject = {  # the decision is required: some clients accept e
             "description": MEANING,
             "enum": [APPROVE, APPROVE_SIMILAR, REJECT, STOP],
         },
-        "reason": {"type": "string", "title": "Reason", "description": "Reason, if you reject the calls"},
+        "reason": {
+            "type": "string",
+            "title": "Reason",
+            "description": "Reason, if you reject the calls",
+        },
         COUNT: {
             "type": "integer",
             "title": "Further calls",
@@ -47,8 +55,10 @@ APPROVAL_FORM: JsonObject = {  # the decision is required: some clients accept e
         VARYING: {
             "type": "string",
             "title": "Arguments that may differ",
-            "description": f"With {APPROVE_SIMILAR}: names of arguments that may have any value, separated by commas; "
-            "all others stay the same.",
+            "description": (
+                f"With {APPROVE_SIMILAR}: names of arguments that may have any value, separated by"
+                " commas; all others stay the same."
+            ),
         },
     },
     "required": ["decision"],
@@ -65,7 +75,9 @@ class Approver(NamedTuple):
 
 
 class Question:
-    """One question about the calls of a run that wait now: as many as can be shown. The others are asked about next.
+    """One question about the calls of a run that wait now: as many as can be shown.
+
+    The others are asked about next.
 
     Create it in a thread: arguments may have megabytes.
     """
@@ -86,7 +98,10 @@ class Question:
     @property
     def text(self) -> str:
         """The question as plain text."""
-        head = f"Approve {pluralize(len(self.calls), 'call')} of agent {self._agent} ({summarize(self.calls)})?"
+        head = (
+            f"Approve {pluralize(len(self.calls), 'call')} of agent {self._agent}"
+            f" ({summarize(self.calls)})?"
+        )
         lines = [escape_invisible(head), *self._texts]
         if self._hidden:
             lines.append(f"You will be asked about {pluralize(self._hidden, 'more call')} next.")
@@ -101,17 +116,23 @@ class Question:
     def _make_form(self) -> JsonObject:
         """Return the JSON Schema of the answer, with examples of what a person may allow to differ."""
         properties = APPROVAL_FORM["properties"]
-        description = f"{properties[VARYING]['description']} In these calls: {self._list_examples()}"
+        description = (
+            f"{properties[VARYING]['description']} In these calls: {self._list_examples()}"
+        )
         varying = {**properties[VARYING], "description": escape_invisible(description)}
         return {**APPROVAL_FORM, "properties": {**properties, VARYING: varying}}
 
     def _list_examples(self) -> str:
-        """Return the values of each argument in these calls, for a person who chooses which may differ."""
+        """Return the values of each argument in these calls, for a person who chooses which may
+        differ.
+        """
         values: dict[str, dict[str, None]] = {}
         for call in self.calls:
             for name, value in json.loads(call.arguments).items():
                 values.setdefault(show_name(name), {})[show_value(value, MAX_EXAMPLE_CHARS)] = None
-        return "; ".join(f"{name}: {', '.join(list(shown)[:MAX_EXAMPLES])}" for name, shown in values.items())
+        return "; ".join(
+            f"{name}: {', '.join(list(shown)[:MAX_EXAMPLES])}" for name, shown in values.items()
+        )
 
     def read(self, answer: JsonMapping | None, by: str) -> Decision:
         """Return the decision in an answer; None means that the person declined."""
@@ -129,12 +150,16 @@ class Question:
         varying = [name for name in names if name]
         grants: list[Grant] = []
         for tool in dict.fromkeys(call.tool for call in self.calls):
-            grants += make_grants(self.calls, escape(tool), varying=varying, count=answer.get(COUNT) or 1)
+            grants += make_grants(
+                self.calls, escape(tool), varying=varying, count=answer.get(COUNT) or 1
+            )
         return tuple(grants)
 
 
 def identify(call: DurableCall) -> str:
-    """Return what a person was asked about: the call with its arguments, and the definition of its tool."""
+    """Return what a person was asked about: the call with its arguments, and the definition of its
+    tool.
+    """
     return f"{call.key} {call.definition}"
 
 
@@ -162,20 +187,28 @@ def continue_later(run_id: str) -> str:
 
 def describe_call(index: int, call: DurableCall) -> str:
     """Return the call with its arguments, one per line."""
-    lines = [f"{index}. {call.tool} ({', '.join(call.effects)})", *([f"   {call.reason}"] if call.reason else [])]
+    lines = [
+        f"{index}. {call.tool} ({', '.join(call.effects)})",
+        *([f"   {call.reason}"] if call.reason else []),
+    ]
     arguments = json.loads(call.arguments)
     limit = min(MAX_VALUE_CHARS, MAX_QUESTION_CHARS // max(1, len(arguments)))
-    lines += [f"   {show_name(name)}: {show_value(value, limit)}" for name, value in arguments.items()]
+    lines += [
+        f"   {show_name(name)}: {show_value(value, limit)}" for name, value in arguments.items()
+    ]
     return "\n".join(map(escape_invisible, lines))
 
 
 def describe_difference(before: JsonMapping, now: JsonMapping) -> str:
     """Return which arguments of a call have changed, with their earlier values."""
     changed = [
-        name for name in (*before, *(name for name in now if name not in before)) if before.get(name) != now.get(name)
+        name
+        for name in (*before, *(name for name in now if name not in before))
+        if before.get(name) != now.get(name)
     ]
     return ", ".join(
-        f"{name} was {show_value(before[name])}" if name in before else f"{name} is new" for name in changed
+        f"{name} was {show_value(before[name])}" if name in before else f"{name} is new"
+        for name in changed
     )
 
 

@@ -1,8 +1,10 @@
-"""Recorded calls, and the replay of a run: its code runs again in a cell, and its calls are answered from the journal.
+"""Recorded calls, and the replay of a run: its code runs again in a cell, and its calls are
+answered from the journal.
 
-A run that continues repeats its calls with the same bound arguments (`RecordedCalls`), then makes further ones. A
-replay (`ReplayGate`) calls no tool: a call is matched by the tool and the arguments that the code passes; the recorded
-arguments also have defaults and values from settings. The code sees the same random numbers and times as before.
+A run that continues repeats its calls with the same bound arguments (`RecordedCalls`), then makes
+further ones. A replay (`ReplayGate`) calls no tool: a call is matched by the tool and the arguments
+that the code passes; the recorded arguments also have defaults and values from settings. The code
+sees the same random numbers and times as before.
 """
 
 import asyncio
@@ -41,7 +43,9 @@ class RecordedCalls:
 
     def __init__(self, calls: Iterable[DurableCall] = ()) -> None:
         self._calls = {(call.key, call.occurrence): call for call in calls}
-        self.history = [call for call in self._calls.values() if call.state in SETTLED and has_acted(call)]
+        self.history = [
+            call for call in self._calls.values() if call.state in SETTLED and has_acted(call)
+        ]
         self.last_number = max((call.number for call in self._calls.values()), default=0)
         self.arguments_bytes = sum(len(call.arguments) for call in self._calls.values())
         self.results_bytes = sum(len(call.result or "") for call in self._calls.values())
@@ -60,7 +64,9 @@ class RecordedCalls:
         return len(self._effects)
 
     def take(self, key: str) -> tuple[int, DurableCall | None]:
-        """Return how often the code has made this call before, and the recorded call that it repeats."""
+        """Return how often the code has made this call before, and the recorded call that it
+        repeats.
+        """
         occurrence = self._occurrences[key]
         self._occurrences[key] += 1
         call = self._calls.pop((key, occurrence), None)
@@ -70,16 +76,23 @@ class RecordedCalls:
         return occurrence, call
 
     async def wait_for_effects(self) -> bool:
-        """Wait until all effects were repeated. Return False if the code seems to have taken another path."""
+        """Wait until all effects were repeated.
+
+        Return False if the code seems to have taken another path.
+        """
         await self._wait_while(lambda: self._effects, REPLAY_SECONDS)
         return not self._effects
 
     async def take_unsent(self, tool: str) -> DurableCall | None:
-        """Return an unsent call to this tool that is not repeated; another thread may be about to do so."""
+        """Return an unsent call to this tool that is not repeated; another thread may be about to
+        do so.
+        """
 
         def find_unsent() -> DurableCall | None:
             calls = self._calls.values()
-            return next((call for call in calls if call.tool == tool and call.state in UNSENT), None)
+            return next(
+                (call for call in calls if call.tool == tool and call.state in UNSENT), None
+            )
 
         await self._wait_while(find_unsent, UNSENT_SECONDS)
         call = find_unsent()
@@ -88,7 +101,9 @@ class RecordedCalls:
         return call
 
     async def _wait_while(self, is_left: Callable[[], object], seconds: float) -> None:
-        """Wait while recorded calls are left, as long as the replayed code repeats one within this time."""
+        """Wait while recorded calls are left, as long as the replayed code repeats one within this
+        time.
+        """
         while is_left():
             self._repeated.clear()
             try:
@@ -111,11 +126,15 @@ async def encode_in_thread(args: JsonMapping) -> str:
 
 def encode_arguments(args: JsonMapping) -> str:
     """Return the bound arguments as canonical JSON."""
-    return json.dumps(as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return json.dumps(
+        as_data(dict(args)), ensure_ascii=False, sort_keys=True, separators=(",", ":")
+    )
 
 
 async def order_in_thread(arguments: str, tool: Tool) -> tuple[int, str]:
-    """Return the number of the arguments, and the arguments as people read them; long ones are read in a thread."""
+    """Return the number of the arguments, and the arguments as people read them; long ones are read
+    in a thread.
+    """
     if len(arguments) > LARGE_ARGUMENT_CHARS:
         return await anyio.to_thread.run_sync(_order_arguments, arguments, tool)
     return _order_arguments(arguments, tool)
@@ -134,13 +153,25 @@ def digest_call(tool: str, arguments: str) -> str:
 
 
 def digest_definition(tool: Tool) -> str:
-    """Return a digest of what a person approves besides the arguments: the tool, and what its calls do."""
-    parts = [tool.name, tool.source, tool.file, tool.input.json, sorted(get_effects(tool)), tool.identify()]
+    """Return a digest of what a person approves besides the arguments: the tool, and what its calls
+    do.
+    """
+    parts = [
+        tool.name,
+        tool.source,
+        tool.file,
+        tool.input.json,
+        sorted(get_effects(tool)),
+        tool.identify(),
+    ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 async def record_result(result: Result) -> str | None:
-    """Return the result as JSON, or None if it is too large or not data. A large one is encoded in a thread."""
+    """Return the result as JSON, or None if it is too large or not data.
+
+    A large one is encoded in a thread.
+    """
     value = result.value
     if isinstance(value, RawJson) or (isinstance(value, str) and len(value) > LARGE_ARGUMENT_CHARS):
         return await anyio.to_thread.run_sync(encode_result, result)
@@ -155,7 +186,9 @@ def encode_result(result: Result) -> str | None:
         elif isinstance(result.value, RawJson):
             if result.value.size > MAX_RESULT_BYTES:
                 return None
-            text = json.dumps({"raw": b"".join(result.value.pieces).decode(), "or_text": result.value.or_text})
+            text = json.dumps(
+                {"raw": b"".join(result.value.pieces).decode(), "or_text": result.value.or_text}
+            )
         else:
             text = json.dumps({"value": as_data(result.value)}, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError):
@@ -194,7 +227,10 @@ class ReplayGate:
             ):
                 self.calls.remove(call)
                 return read_result(call)
-        return Result(ok=False, error=ToolError(f"the replayed code called {name}, and no recorded call matches it"))
+        return Result(
+            ok=False,
+            error=ToolError(f"the replayed code called {name}, and no recorded call matches it"),
+        )
 
     async def decide(self, *_: Any) -> None:
         """Reject calls of tools: in a replay, no tool runs."""
@@ -207,9 +243,13 @@ def list_answered(calls: Iterable[DurableCall]) -> list[DurableCall]:
 
 
 def not_replayable(run_id: str, reason: str = NOT_RECORDED) -> ToolError:
-    """Return the error of a run that cannot be replayed, with the setting that would have recorded it."""
+    """Return the error of a run that cannot be replayed, with the setting that would have recorded
+    it.
+    """
     hint = "set `approvals: {record: true}` in ~/.onetool/onetool.yaml, then run the code again"
-    return ToolError(f"cannot replay {run_id}: {reason}", hint=hint if reason == NOT_RECORDED else "")
+    return ToolError(
+        f"cannot replay {run_id}: {reason}", hint=hint if reason == NOT_RECORDED else ""
+    )
 
 
 def check_replayable(run: RunRecord, calls: Iterable[DurableCall]) -> None:
@@ -239,7 +279,9 @@ def _matches(recorded: JsonMapping, positional: Sequence[Any], keywords: JsonMap
     """Return whether the arguments of a call are among the recorded ones. Names may be abbreviated."""
     left = dict(recorded)
     for name, value in keywords.items():
-        spelled = name if name in left else next((each for each in left if each.startswith(name)), None)
+        spelled = (
+            name if name in left else next((each for each in left if each.startswith(name)), None)
+        )
         if spelled is None or not _is_same(left.pop(spelled), value):
             return False
     for value in positional:

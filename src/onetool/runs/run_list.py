@@ -1,8 +1,8 @@
 """One list of all runs: those that execute, those that wait for people, and those that have ended.
 
-Events tell which runs this process executes, the journal has runs with effects or approvals, and the statistics have
-those that have ended. All have the same filters, order and pages, and the cost of a page does not depend on the number
-of runs that have ended.
+Events tell which runs this process executes, the journal has runs with effects or approvals, and
+the statistics have those that have ended. All have the same filters, order and pages, and the cost
+of a page does not depend on the number of runs that have ended.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -33,15 +33,22 @@ class AllRuns:
     active: Iterable[RunRecord] = ()
     skips_unreadable: bool = False  # whether sources with errors are left out
 
-    def list_page(self, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS) -> RunPage:
-        """Return the runs after a position. A page may have fewer runs than `size`, or none, and not be the last."""
+    def list_page(
+        self, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS
+    ) -> RunPage:
+        """Return the runs after a position.
+
+        A page may have fewer runs than `size`, or none, and not be the last.
+        """
         runs: dict[str, RunRecord] = {}
         border: Position | None = None  # beyond it, the order of the merged runs is not known
         for database in self.statistics:
             page = self._read(history.list_page, database, criteria, after, size)
             if page is not None:
                 runs.update((run.id, run) for run in page.runs)
-                if page.next is not None and (border is None or criteria.is_before(page.next, border)):
+                if page.next is not None and (
+                    border is None or criteria.is_before(page.next, border)
+                ):
                     border = page.next
         in_journal = self._add_others(runs, criteria)
         listed: list[RunRecord] = []
@@ -59,14 +66,21 @@ class AllRuns:
         return RunPage(listed[:size], border)
 
     def _add_others(self, runs: dict[str, RunRecord], criteria: RunFilter) -> set[str]:
-        """Add active runs and those of the journal to runs of the statistics. Return the IDs in the journal."""
+        """Add active runs and those of the journal to runs of the statistics.
+
+        Return the IDs in the journal.
+        """
         active = {run.id: run for run in self.active}
         in_journal: set[str] = set()
         for run in self._list_journal(list(runs)):
             in_journal.add(run.id)
             recorded = runs.pop(run.id, None)
             merged = merge(run, active.pop(run.id, None) or recorded, self.redact)
-            if criteria.matches(merged) if merged.seconds is None else criteria.matches_state(merged):
+            if (
+                criteria.matches(merged)
+                if merged.seconds is None
+                else criteria.matches_state(merged)
+            ):
                 runs[run.id] = merged
         for run in active.values():
             if criteria.matches(run):
@@ -74,7 +88,9 @@ class AllRuns:
         return in_journal
 
     def _list_journal(self, recorded: Collection[str]) -> Iterator[RunRecord]:
-        """Yield runs of the journal that have not ended, that are recorded, or that are not in the statistics."""
+        """Yield runs of the journal that have not ended, that are recorded, or that are not in the
+        statistics.
+        """
         journal = self.journal
         yield from self._read(journal.list_runs, OPEN, limit=MAX_OPEN) or []
         if recorded:
@@ -86,7 +102,9 @@ class AllRuns:
                 ended.pop(run_id, None)
         yield from ended.values()
 
-    def _read(self, function: Callable[..., T], /, *arguments: object, **options: object) -> T | None:
+    def _read(
+        self, function: Callable[..., T], /, *arguments: object, **options: object
+    ) -> T | None:
         try:
             return function(*arguments, **options)
         except (ToolError, OSError):
@@ -96,7 +114,9 @@ class AllRuns:
 
 
 def merge(run: RunRecord, other: RunRecord | None, redact: Redactor) -> RunRecord:
-    """Return a run of the journal, which knows its state, with what its events or the statistics tell about it."""
+    """Return a run of the journal, which knows its state, with what its events or the statistics
+    tell about it.
+    """
     has_ended = other is not None and other.seconds is not None
     if other is not None and has_ended and run.state is RunState.RUNNING:
         return other  # the journal learns of the end a moment later

@@ -1,4 +1,6 @@
-"""The output of a run while it is executed, the channel to its client, and notices beside its answer."""
+"""The output of a run while it is executed, the channel to its client, and notices beside its
+answer.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +23,9 @@ class ClientChannel:
 
     request_id: str = ""  # of the request that started the run, if it has one
     hidden: frozenset[str] = frozenset()  # packs that the client calls directly, and code cannot
-    listener: Callable[[str, Any], None] | None = None  # called immediately, from any thread; only `output` is redacted
+    listener: Callable[[str, Any], None] | None = (
+        None  # called immediately, from any thread; only `output` is redacted
+    )
     log: OnLog | None = None  # sends a log message, if the client wants any
     ask: OnAsk | None = None  # asks the person at the client
     ask_client: AskClient | None = None  # sends a request to the client
@@ -50,17 +54,23 @@ class RunOutput:
     printed_bytes: int = 0
     value: list[str] = field(default_factory=list)
     value_bytes: int = 0
-    media: bytearray = field(default_factory=bytearray)  # an image or audio in the value, received so far
+    media: bytearray = field(
+        default_factory=bytearray
+    )  # an image or audio in the value, received so far
     media_bytes: int = 0
     media_count: int = 0
     sources: set[str] = field(default_factory=set)
     doing: str = ""  # what the run waits for
     meta: JsonObject = field(default_factory=dict)  # metadata of upstream responses, by tool
     is_untrusted: bool = False  # whether a value came from an untrusted server
-    keeps_value: bool = False  # whether the answer has the value even if it is too large for one message
+    keeps_value: bool = (
+        False  # whether the answer has the value even if it is too large for one message
+    )
     notices: list[str] = field(default_factory=list)  # shown beside the value
 
-    def report_progress(self, text: str, _done: float | None = None, _total: float | None = None) -> None:
+    def report_progress(
+        self, text: str, _done: float | None = None, _total: float | None = None
+    ) -> None:
         self.doing = text
         self.channel.emit("progress", text)
 
@@ -76,7 +86,9 @@ class RunOutput:
 
 
 class Notices:
-    """Notices for the next response: each session sees general ones once; those for an agent only that agent sees."""
+    """Notices for the next response: each session sees general ones once; those for an agent only
+    that agent sees.
+    """
 
     def __init__(self) -> None:
         self.general: tuple[object, ...] = ()

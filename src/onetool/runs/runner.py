@@ -1,7 +1,8 @@
 """Orchestration of a run, from the command to the answer.
 
-`fence_processor` extracts the code, `tool_loader` finds its tools, `cells` runs it, `onetool_child.pack_proxy` gives it
-the tools in the cell, `answer` renders the result and `explain` renders errors.
+`fence_processor` extracts the code, `tool_loader` finds its tools, `cells` runs it,
+`onetool_child.pack_proxy` gives it the tools in the cell, `answer` renders the result and `explain`
+renders errors.
 """
 
 import time
@@ -49,7 +50,11 @@ from onetool_child.names import is_reserved
 REQUESTS_PER_CALL = 10  # looking up a name is a request too
 MAX_NAMES = 1000
 MAX_ACCOUNT_CHARS = 200
-NAME_KINDS = {"pack": "pack", "list": "pack", "snippet": "snippet"}  # the name in other requests is a tool
+NAME_KINDS = {
+    "pack": "pack",
+    "list": "pack",
+    "snippet": "snippet",
+}  # the name in other requests is a tool
 LONG_CODE_CHARS = 50_000  # longer code is scanned in a thread
 
 
@@ -91,7 +96,8 @@ class Runner:
         snippet = ""
         try:
             code = await run_in_thread_if(
-                isinstance(command, str) and len(command) > LONG_CODE_CHARS, partial(self._extract_code, command)
+                isinstance(command, str) and len(command) > LONG_CODE_CHARS,
+                partial(self._extract_code, command),
             )
             if snippets.is_snippet(code):
                 snippet = code.split(maxsplit=1)[0]
@@ -100,18 +106,26 @@ class Runner:
             names = await self._find_names(code)
             host = _Host(self, self.cells, context, output, live)
             repeatable = {} if context.run.gate is None else context.run.gate.cell_params
-            result = await self.cells.run({"code": code, "names": names, "format": preset_format, **repeatable}, host)
+            result = await self.cells.run(
+                {"code": code, "names": names, "format": preset_format, **repeatable}, host
+            )
             if result["bytes"] > self.settings.execution.max_output_bytes:
                 raise _size_error(self.settings.execution.max_output_bytes)
             await live.end()
             return await self._presenter.render_success(output, result, context)
         except RemoteError as error:
-            if error.data.get("class") == "SyntaxError" and not snippet and (hint := fence_processor.find_hint(code)):
+            if (
+                error.data.get("class") == "SyntaxError"
+                and not snippet
+                and (hint := fence_processor.find_hint(code))
+            ):
                 error.data["hint"] = hint
             await self._discover_suspects(error.data)
             registry = self.bus.registry
             store_names = partial(self._presenter.store_names, context)
-            render = partial(explain.render_failure, snippet=snippet, snippets=self.settings.snippets)
+            render = partial(
+                explain.render_failure, snippet=snippet, snippets=self.settings.snippets
+            )
             # It may compare an unknown name with all others.
             text = await run_in_thread(render, error.data, output, registry, store_names)
             data = {**error.data, "line": None} if snippet else error.data
@@ -138,7 +152,8 @@ class Runner:
     def _extract_code(self, command: object) -> str:
         if not isinstance(command, str):
             raise ToolError(
-                f"the command must be a string of Python code, not {type(command).__name__}. {explain.EXAMPLE}"
+                f"the command must be a string of Python code, not {type(command).__name__}."
+                f" {explain.EXAMPLE}"
             )
         self._check_length(command)
         return fence_processor.strip(command)
@@ -149,10 +164,15 @@ class Runner:
         if size > limit:
             raise ToolError(
                 f"the command has {size} bytes, the limit is {limit}",
-                hint="let a tool read the data instead of putting it in code, or raise execution.max_command_bytes",
+                hint=(
+                    "let a tool read the data instead of putting it in code, or raise"
+                    " execution.max_command_bytes"
+                ),
             )
 
-    async def resolve_names(self, names: Collection[str], used: Collection[str], output: RunOutput) -> JsonObject:
+    async def resolve_names(
+        self, names: Collection[str], used: Collection[str], output: RunOutput
+    ) -> JsonObject:
         """Return the meaning of these names after refreshing their sources.
 
         An upstream server that was never listed is started for this, which may take a while.
@@ -172,7 +192,10 @@ class Runner:
         return {**known, "spelled": spelled} if spelled else known
 
     async def _discover_suspects(self, error: JsonMapping) -> None:
-        """Load the packs that an error may refer to, so that its message can name them. Never waits for servers."""
+        """Load the packs that an error may refer to, so that its message can name them.
+
+        Never waits for servers.
+        """
         servers = set(map(python_name, self.settings.servers))
         with suppress(ToolError):
             if suspects := explain.find_suspects(error) - servers:
@@ -182,7 +205,8 @@ class Runner:
 
     async def _find_names(self, code: str) -> JsonObject:
         return await run_in_thread_if(
-            len(code) > LONG_CODE_CHARS, partial(tool_loader.find_names, code, self.bus.registry, self._projects)
+            len(code) > LONG_CODE_CHARS,
+            partial(tool_loader.find_names, code, self.bus.registry, self._projects),
         )
 
 
@@ -199,7 +223,10 @@ def _add_clock(result: Result) -> Result:
 
 
 def _pause(host: "weakref.ref[_Host]") -> AbstractContextManager[None]:
-    """Stop the clock of a run while a person is asked. The context of the run must not keep the host alive."""
+    """Stop the clock of a run while a person is asked.
+
+    The context of the run must not keep the host alive.
+    """
     running = host()
     return nullcontext() if running is None or running.timer is None else running.timer.paused()
 
@@ -213,7 +240,12 @@ class _Host:
     """The requests that the code of one run may make."""
 
     def __init__(
-        self, runner: Runner, cells: CellSource, context: ToolContext, output: RunOutput, live: LiveOutput
+        self,
+        runner: Runner,
+        cells: CellSource,
+        context: ToolContext,
+        output: RunOutput,
+        live: LiveOutput,
     ) -> None:
         self._runner = runner
         self._output = output
@@ -239,7 +271,9 @@ class _Host:
         if self._request_count > REQUESTS_PER_CALL * self._max_calls:
             raise BudgetExceeded("the run made too many requests and was ended")
         try:
-            check_name(str(params.get("name", params.get("pack", ""))), NAME_KINDS.get(method, "tool"))
+            check_name(
+                str(params.get("name", params.get("pack", ""))), NAME_KINDS.get(method, "tool")
+            )
         except ToolNotFound as error:
             return Result(ok=False, error=error)
         except AttributeError:
@@ -247,7 +281,9 @@ class _Host:
         match method:
             case "call":
                 account = str(params.get("account", ""))[:MAX_ACCOUNT_CHARS]
-                call = self._call(str(params["name"]), list(params["args"]), dict(params["kwargs"]), account)
+                call = self._call(
+                    str(params["name"]), list(params["args"]), dict(params["kwargs"]), account
+                )
                 return _add_clock(await call)
             case "snippet":
                 return await self._runner.expand_snippet(
@@ -265,7 +301,9 @@ class _Host:
         self._output.printed_bytes += len(data)
         if self._output.printed_bytes > self._max_output:
             message = f"the run printed more than {self._max_output} bytes and was ended"
-            raise BudgetExceeded(message, hint="print less, or raise execution.max_output_bytes in onetool.yaml")
+            raise BudgetExceeded(
+                message, hint="print less, or raise execution.max_output_bytes in onetool.yaml"
+            )
         text = data.decode(*UTF8)
         self._output.printed.append(text)
         self._live.add(text)
@@ -307,7 +345,9 @@ class _Host:
         except ToolError as error:
             return Result(ok=False, error=error)
 
-    async def _call(self, name: str, args: list[Any], kwargs: JsonObject, account: str = "") -> Result:
+    async def _call(
+        self, name: str, args: list[Any], kwargs: JsonObject, account: str = ""
+    ) -> Result:
         calls = self._output.calls
         if len(calls) >= self._max_calls:
             message = f"the run exceeded its limit of {pluralize(self._max_calls, 'tool call')}"
@@ -327,11 +367,19 @@ class _Host:
             self._output.failed_call = FailedToolCall(index, get_message(result.error))
         calls[index] = (name, error or "ok")
         milliseconds = round((time.perf_counter() - started) * 1000, 1)
-        ended = {"state": "ended", "number": index, "name": name, "durationMs": milliseconds, "error": error}
+        ended = {
+            "state": "ended",
+            "number": index,
+            "name": name,
+            "durationMs": milliseconds,
+            "error": error,
+        }
         self._output.channel.emit("call", ended)
         return result
 
-    async def _call_tool(self, name: str, args: list[Any], kwargs: JsonObject, account: str) -> Result:
+    async def _call_tool(
+        self, name: str, args: list[Any], kwargs: JsonObject, account: str
+    ) -> Result:
         if self._context.run.hidden and (error := await self._find_hidden(name)) is not None:
             return Result(ok=False, error=error)
         context = replace(self._context, account=account) if account else self._context
@@ -349,7 +397,10 @@ class _Host:
 
     @staticmethod
     async def _sign_in(error: SignInRequired, context: ToolContext) -> bool:
-        """Ask the person at the client to sign in, if possible. A run that can be replayed does not ask."""
+        """Ask the person at the client to sign in, if possible.
+
+        A run that can be replayed does not ask.
+        """
         is_replayable = context.run.gate is not None and context.run.gate.is_replayable
         if context.client.send_request is None or context.system is None or is_replayable:
             return False
@@ -366,7 +417,9 @@ class _Host:
         try:
             match method:
                 case "names":
-                    return Result(ok=True, value=await self._resolve_names(params["names"], params["used"]))
+                    return Result(
+                        ok=True, value=await self._resolve_names(params["names"], params["used"])
+                    )
                 case "pack":
                     return Result(ok=True, value=await self._resolve_pack(str(params["name"])))
                 case "find":
@@ -389,7 +442,11 @@ class _Host:
 
     async def _resolve_names(self, names: list[Any], used: list[Any]) -> JsonObject:
         wanted, others = (
-            [each for each in map(str, group[:MAX_NAMES]) if len(each) <= MAX_NAME_LENGTH and each.isidentifier()]
+            [
+                each
+                for each in map(str, group[:MAX_NAMES])
+                if len(each) <= MAX_NAME_LENGTH and each.isidentifier()
+            ]
             for group in (names, used)
         )
         return await self._runner.resolve_names(wanted, others, self._output)

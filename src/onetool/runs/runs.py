@@ -1,8 +1,9 @@
 """The life of a run: from the command of a client over the questions to people to its result.
 
-`Runs.run` opens the gate of a run (`onetool.runs.gate`) and executes the code in a cell (`onetool.runs`). A run whose
-policy can ask is executed by a task of its own, which may outlive the request that started it. While it waits, it keeps
-its cell for a while; later, or in another process, it is replayed from its journal.
+`Runs.run` opens the gate of a run (`onetool.runs.gate`) and executes the code in a cell
+(`onetool.runs`). A run whose policy can ask is executed by a task of its own, which may outlive the
+request that started it. While it waits, it keeps its cell for a while; later, or in another
+process, it is replayed from its journal.
 """
 
 import asyncio
@@ -46,7 +47,14 @@ from onetool.runs.isolation import describe_interpreter, find_isolation_problem
 from onetool.runs.journal import Journal
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
-from onetool.runs.questions import Approver, Question, continue_later, describe_pause, identify, summarize
+from onetool.runs.questions import (
+    Approver,
+    Question,
+    continue_later,
+    describe_pause,
+    identify,
+    summarize,
+)
 from onetool.runs.replay import ReplayGate, list_answered
 from onetool.runs.results.blobs import Media
 from onetool.runs.run_output import ClientChannel, Notices, RunOutput
@@ -91,7 +99,12 @@ MAX_EVENT_CHARS = MAX_VALUE_BYTES + MARGIN_CHARS  # of an answer in events, befo
 MAX_PATTERN_CHARS = 1000  # of a grant in the audit log
 LAST = "last"  # instead of the ID of a run
 WORKS_WITHOUT_SETTINGS = re.compile(r"\s*ot\.(health|help|reload)\([^()]*\)\s*")
-LOG_LEVELS = {"debug": "DEBUG", "info": "INFO", "notice": "INFO", "warning": "WARNING"}  # of MCP; others are errors
+LOG_LEVELS = {
+    "debug": "DEBUG",
+    "info": "INFO",
+    "notice": "INFO",
+    "warning": "WARNING",
+}  # of MCP; others are errors
 OPEN_CALLS = (CallState.PENDING, CallState.UNKNOWN)
 
 
@@ -139,9 +152,9 @@ class Runs:
     ) -> None:
         """Apply new settings. Current runs finish with the old ones.
 
-        `is_revoked` returns whether the token that started a run was revoked: the run is not continued.
-        `record_decision` writes a decision to the audit log. `keeps_cells` says whether paused runs keep their cells
-        for a while.
+        `is_revoked` returns whether the token that started a run was revoked: the run is not
+        continued. `record_decision` writes a decision to the audit log. `keeps_cells` says whether
+        paused runs keep their cells for a while.
         """
         settings = loaded.settings
         self._runner = runner
@@ -151,7 +164,9 @@ class Runs:
         self._log = log
         self._redact = redact
         self._directory = str(loaded.directories.working_dir)
-        self._python = describe_interpreter(runner.cells.isolation["cells"])  # another one does not replay a run
+        self._python = describe_interpreter(
+            runner.cells.isolation["cells"]
+        )  # another one does not replay a run
         self._keep_seconds = PAUSED_SECONDS if keeps_cells else 0.0
         self._is_revoked = is_revoked
         self._audit_decision = record_decision
@@ -181,7 +196,7 @@ class Runs:
         await self.journal.close()
         await self._notifier.close()
 
-    # --- from a command to the answer -------------------------------------------------------------------------------
+    # --- from a command to the answer -------------------------------------------------------------
 
     async def run(
         self,
@@ -191,7 +206,9 @@ class Runs:
         preset_format: str | None = None,
         meta: JsonMapping | None = None,
     ) -> Answer:
-        """Run a command and return the answer for the client; `meta` is the metadata of the request."""
+        """Run a command and return the answer for the client; `meta` is the metadata of the
+        request.
+        """
         if self._error is not None and not _works_without_settings(command):
             text = f"invalid settings; nothing runs until they are fixed:\n{self._error}"
             return Answer((escape_invisible(text),), is_error=True, error="config_error")
@@ -244,36 +261,61 @@ class Runs:
                 gate.entry.end_later(error)
             seconds = time.perf_counter() - started
             tokens = 0 if answer is None else sum(map(count_tokens, answer.blocks))
-            fields = call_id, context, seconds, error, len(output.calls), tokens, output.channel.request_id, at
+            fields = (
+                call_id,
+                context,
+                seconds,
+                error,
+                len(output.calls),
+                tokens,
+                output.channel.request_id,
+                at,
+            )
             events.emit(RunFinished(*fields, *_split_answer(answer, output)))
         isolation = runner.settings.execution.isolation
-        self.notices.add_general(find_isolation_problem(runner.cells.isolation["sandbox"], isolation))
-        notices = [*self.notices.take(context.agent_id, session), *(f"Note: {notice}" for notice in output.notices)]
-        return replace(answer, blocks=(*map(self._redact, notices), *answer.blocks)) if notices else answer
+        self.notices.add_general(
+            find_isolation_problem(runner.cells.isolation["sandbox"], isolation)
+        )
+        notices = [
+            *self.notices.take(context.agent_id, session),
+            *(f"Note: {notice}" for notice in output.notices),
+        ]
+        return (
+            replace(answer, blocks=(*map(self._redact, notices), *answer.blocks))
+            if notices
+            else answer
+        )
 
     async def plan(self, code: str, context: ToolContext) -> JsonObject:
         """Return what the code would do. Only tools that read are called.
 
-        An agent has one plan at a time, so that it takes one cell more than its runs. Waiting counts as time of
-        the caller, and the plan gets half of the memory that the run does not use.
+        An agent has one plan at a time, so that it takes one cell more than its runs. Waiting
+        counts as time of the caller, and the plan gets half of the memory that the run does not
+        use.
         """
         reject_nested(context)
         async with self._plan_turns[context.agent_id]:
             return await make_plan(self._runner, code, context, self._redact.redact_data)
 
-    async def replay(self, record: RunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext) -> Answer:
+    async def replay(
+        self, record: RunRecord, calls: Iterable[DurableCall], code: str, context: ToolContext
+    ) -> Answer:
         """Run code with the recorded answers of a run, and return its answer. No tool is called."""
         gate = ReplayGate(record.id, record.at, list_answered(calls))
         context = replace(context, run=context.run._replace(gate=gate))
         return await self._runner.run(code, context, RunOutput(keeps_value=True), record.format)
 
-    async def save_snippet(self, name: str, description: str, run_id: str, context: ToolContext) -> "SavedSnippet":
+    async def save_snippet(
+        self, name: str, description: str, run_id: str, context: ToolContext
+    ) -> "SavedSnippet":
         """Save a run that worked as a snippet of its agent."""
         from onetool.runs.snippet_saver import SnippetSaver
 
-        return await SnippetSaver(self, self._runner, self._redact).save(name, description, run_id, context)
+        return await SnippetSaver(self, self._runner, self._redact).save(
+            name, description, run_id, context
+        )
 
-    # --- calls outside of runs --------------------------------------------------------------------------------------
+    # --- calls outside of runs --------------------------------------------------------------------
 
     def open_context(
         self,
@@ -300,10 +342,14 @@ class Runs:
 
     async def start_call(self, tool_name: str, arguments: JsonMapping, context: ToolContext) -> str:
         """Call a tool in the background, as a run of one call. Return the ID of the run."""
-        running = sum(gate.is_background and gate.record.agent == context.agent_id for gate in self._live.values())
+        running = sum(
+            gate.is_background and gate.record.agent == context.agent_id
+            for gate in self._live.values()
+        )
         if running >= BACKGROUND_PER_AGENT:
             raise BudgetExceeded(
-                f"agent {context.agent_id} already makes {pluralize(running, 'call')} in the background",
+                f"agent {context.agent_id} already makes {pluralize(running, 'call')} in the"
+                " background",
                 hint="wait for one of them with ot.run_result",
             )
         tool = await context.require_bus().resolve(tool_name)
@@ -326,7 +372,7 @@ class Runs:
         self._begin(gate, self.execute(gate))
         return gate.id
 
-    # --- execution --------------------------------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------------
 
     def open_gate(
         self,
@@ -360,7 +406,9 @@ class Runs:
         return Gate(self, record, policy, self._find_labels(caller), via=via, ask=ask, hold=hold)
 
     def open_separate_gate(self, gate: Gate) -> Gate:
-        """Return the gate of one call of a run that cannot wait for people, so that the call waits alone."""
+        """Return the gate of one call of a run that cannot wait for people, so that the call waits
+        alone.
+        """
         run = gate.record
         caller = Caller(run.agent, token_id=run.token_id, client=run.client)
         hold = self.settings.wait if gate.ask is None else gate.hold
@@ -409,7 +457,9 @@ class Runs:
         run = RunScope(
             gate=gate,
             get_settings=self._get_pack_settings,
-            store_media=lambda data, mime_type: media.put(data, mime_type, caller.agent, caller.token_id),
+            store_media=lambda data, mime_type: media.put(
+                data, mime_type, caller.agent, caller.token_id
+            ),
         )
         if output is not None:
             run = run._replace(
@@ -442,9 +492,13 @@ class Runs:
             channel.log(message, level)
 
     async def execute(self, gate: Gate) -> Answer:
-        """Execute a run from its record: the code of one whose process has ended, or the call of one without code."""
+        """Execute a run from its record: the code of one whose process has ended, or the call of
+        one without code.
+        """
         record = gate.record
-        caller = Caller(record.agent, token_id=record.token_id, actor=record.actor, client=record.client)
+        caller = Caller(
+            record.agent, token_id=record.token_id, actor=record.actor, client=record.client
+        )
         output = RunOutput(keeps_value=True)
         context = self._make_context(caller, gate, gate.id, output)
         if record.kind == "run":
@@ -458,7 +512,10 @@ class Runs:
         return Answer((render(value),), load_value=lambda: value)
 
     async def run_in_task(self, gate: Gate, work: Awaitable[Answer]) -> Answer | None:
-        """Execute a run in a task. Return its answer, or None if it waits for a person and `hold` has passed."""
+        """Execute a run in a task.
+
+        Return its answer, or None if it waits for a person and `hold` has passed.
+        """
         task = self._begin(gate, work)
         paused = asyncio.ensure_future(gate.paused.wait())
         try:
@@ -496,7 +553,11 @@ class Runs:
             self.journal.active.discard(gate.id)
         if gate.timer is not None:
             gate.timer.cancel()
-        if not task.cancelled() and (error := task.exception()) is not None and error is not gate.stopped:
+        if (
+            not task.cancelled()
+            and (error := task.exception()) is not None
+            and error is not gate.stopped
+        ):
             self._report("run.failed", level="ERROR", run=gate.id, text=repr(error))
 
     async def _finish(self, gate: Gate, outcome: RunOutcome) -> None:
@@ -504,7 +565,10 @@ class Runs:
         if self.settings.record and gate.is_replayable and not entry.is_stored:
             await entry.store(entry.take_unsaved())
         if entry.is_stored and (left := gate.recorded.unrepeated):
-            reason = f"the code did not repeat {pluralize(left, 'call')} with effects that it made before"
+            reason = (
+                f"the code did not repeat {pluralize(left, 'call')} with effects that it made"
+                " before"
+            )
             await gate.end(RunState.DIVERGED, reason)
         elif entry.is_stored and gate.stopped is None:
             await entry.save()
@@ -517,7 +581,7 @@ class Runs:
         if name == "run.waiting":
             self._notifier.notify(fields["run"], fields["agent"], fields["text"])
 
-    # --- people -----------------------------------------------------------------------------------------------------
+    # --- people -----------------------------------------------------------------------------------
 
     async def wait_for_people(self, gate: Gate) -> None:
         """Mark a run as waiting. Raise if too many runs wait."""
@@ -533,15 +597,22 @@ class Runs:
         self._watch()
 
     def check_place(self, record: RunRecord, via: str) -> None:
-        """Raise unless calls of the agent may be approved in this place, which is one of `approvals.via`."""
+        """Raise unless calls of the agent may be approved in this place, which is one of
+        `approvals.via`.
+        """
         try:
             places = self._agents.get_policy(record.agent)[1]
         except ToolError as error:
             message = f"calls of agent {record.agent} cannot be approved here: {error.message}"
-            raise CallRejected(message, hint=f"decide in {record.directory}", code="forbidden", run=record.id) from None
+            raise CallRejected(
+                message, hint=f"decide in {record.directory}", code="forbidden", run=record.id
+            ) from None
         if via not in places:
             setting = f"agents.{record.agent}.approvals.via is [{', '.join(sorted(places))}]"
-            message = f"calls of agent {record.agent} cannot be approved here: approvals.via has no {via!r} ({setting})"
+            message = (
+                f"calls of agent {record.agent} cannot be approved here: approvals.via has no"
+                f" {via!r} ({setting})"
+            )
             raise CallRejected(message, code="forbidden", run=record.id)
 
     def check_starter(self, record: RunRecord) -> None:
@@ -551,8 +622,12 @@ class Runs:
             hint = f"reject its calls with `onetool reject {record.id[:SHORT_ID_CHARS]}`"
             raise CallRejected(message, hint=hint, run=record.id)
 
-    async def decide(self, run_id: str, decision: Decision, *, via: str, transport: str) -> list[int]:
-        """Apply the decision of a person, after recording it. Raise if the run is unknown or nothing waits.
+    async def decide(
+        self, run_id: str, decision: Decision, *, via: str, transport: str
+    ) -> list[int]:
+        """Apply the decision of a person, after recording it.
+
+        Raise if the run is unknown or nothing waits.
 
         `via` is one of the places of `approvals.via`; the audit log records it with the transport.
         """
@@ -567,16 +642,31 @@ class Runs:
         can_stop = decision.stops_run and record.state not in ENDED
         if numbers or can_stop:
             grants = [
-                {"id": grant.id, "pattern": shorten(describe_grant(grant), MAX_PATTERN_CHARS), "count": grant.left}
+                {
+                    "id": grant.id,
+                    "pattern": shorten(describe_grant(grant), MAX_PATTERN_CHARS),
+                    "count": grant.left,
+                }
                 for grant in decision.grants
             ]
-            choice = "approve" if decision.is_approved else "stop" if decision.stops_run else "reject"
-            facts = {"via": via, "transport": transport, "grants": grants, "reason": decision.reason}
-            await self._record_decision("run.decided", record, choice, numbers, decision.by, **facts)
+            choice = (
+                "approve" if decision.is_approved else "stop" if decision.stops_run else "reject"
+            )
+            facts = {
+                "via": via,
+                "transport": transport,
+                "grants": grants,
+                "reason": decision.reason,
+            }
+            await self._record_decision(
+                "run.decided", record, choice, numbers, decision.by, **facts
+            )
             completed = complete(decision, record, self.journal.next_expiry)
             numbers = await call(RunTables.decide, run_id, completed)
         if not numbers and not can_stop:
-            raise CallRejected(f"no call of run {run_id} waits any more: somebody else has answered", run=run_id)
+            raise CallRejected(
+                f"no call of run {run_id} waits any more: somebody else has answered", run=run_id
+            )
         await self._refresh()
         return numbers
 
@@ -588,38 +678,73 @@ class Runs:
         return record
 
     async def resolve(
-        self, run_id: str, numbers: Sequence[int], outcome: str, by: str, *, via: str, transport: str
+        self,
+        run_id: str,
+        numbers: Sequence[int],
+        outcome: str,
+        by: str,
+        *,
+        via: str,
+        transport: str,
     ) -> None:
         """Say what happened to calls that were sent: `happened`, `not-happened` or `repeat`."""
         record = await self._find_decidable(run_id, via)
         self.check_starter(record)
         waiting = await self.journal.call(RunTables.list_calls, run_id, (CallState.UNKNOWN,))
         _check_waiting(run_id, set(numbers).difference(call.number for call in waiting))
-        await self._record_decision("run.resolved", record, outcome, numbers, by, via=via, transport=transport)
+        await self._record_decision(
+            "run.resolved", record, outcome, numbers, by, via=via, transport=transport
+        )
         state, result = OUTCOMES[outcome]
         for number in numbers:
-            is_resolved = await self.journal.call(RunTables.resolve, run_id, number, state, by=by, result=result)
+            is_resolved = await self.journal.call(
+                RunTables.resolve, run_id, number, state, by=by, result=result
+            )
             _check_waiting(run_id, () if is_resolved else (number,))
         await self._refresh()
 
     async def _record_decision(
-        self, event: str, record: RunRecord, decision: str, numbers: Sequence[int], by: str, **facts: Any
+        self,
+        event: str,
+        record: RunRecord,
+        decision: str,
+        numbers: Sequence[int],
+        by: str,
+        **facts: Any,
     ) -> None:
-        """Write a decision of a person to the audit log and the log before it is applied. Raise if that fails."""
-        facts = {"run": record.id, "agent": record.agent, "decision": decision, "calls": list(numbers), **facts}
+        """Write a decision of a person to the audit log and the log before it is applied.
+
+        Raise if that fails.
+        """
+        facts = {
+            "run": record.id,
+            "agent": record.agent,
+            "decision": decision,
+            "calls": list(numbers),
+            **facts,
+        }
         await self._audit_decision(by=by, **facts)
         self._report(event, by=by, **facts)
 
     def stop_waiting(self, gate: Gate) -> None:
-        """Leave a call that no task of this process executes to the one that continues it after the approval."""
+        """Leave a call that no task of this process executes to the one that continues it after the
+        approval.
+        """
         if gate.task is None:
             self._live.pop(gate.id, None)
 
     def _keep_paused(self, gate: Gate) -> None:
-        """Keep the cell of a paused run for a while. If there are too many, the oldest are replayed later."""
+        """Keep the cell of a paused run for a while.
+
+        If there are too many, the oldest are replayed later.
+        """
         gate.ask = None
         gate.timer = asyncio.get_running_loop().call_later(self._keep_seconds, self._park, gate)
-        timers = ((other.timer.when(), other.id) for other in self._live.values() if other.timer is not None)
+        timers = (
+            (other.timer.when(), other.id)
+            for other in self._live.values()
+            if other.timer is not None
+        )
         paused = [self._live[run_id] for _, run_id in sorted(timers)]  # oldest first
         same_agent = [other for other in paused if other.record.agent == gate.record.agent]
         for other in (*paused[:-PAUSED_IN_ALL], *same_agent[:-PAUSED_PER_AGENT]):
@@ -638,10 +763,12 @@ class Runs:
         gate.stopped = Interrupted(f"run {gate.id} does not continue in this process", run=gate.id)
         gate.task.cancel()
 
-    # --- watching the store -----------------------------------------------------------------------------------------
+    # --- watching the store -----------------------------------------------------------------------
 
     def continue_paused(self) -> None:
-        """Continue runs of ended processes, now and whenever people have answered, as long as this one serves."""
+        """Continue runs of ended processes, now and whenever people have answered, as long as this
+        one serves.
+        """
         self._is_server = True
         self._watch()
 
@@ -661,7 +788,9 @@ class Runs:
                         await self.journal.call(RunTables.delete_expired, self.journal.store.now())
                     await self._refresh()
                 except Exception as error:  # noqa: BLE001 - the next change may be readable
-                    self._report("run.watch", level="ERROR", text=f"cannot read the journal: {error}")
+                    self._report(
+                        "run.watch", level="ERROR", text=f"cannot read the journal: {error}"
+                    )
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), EXPIRY_SECONDS)
 
@@ -679,7 +808,9 @@ class Runs:
     def _stop(self, gate: Gate, record: RunRecord) -> None:
         """End a run that a person stopped. Its request gets an error."""
         gate.entry.record = record
-        gate.stopped = CallRejected(f"run {gate.id} was stopped: {record.reason or 'by a person'}", run=gate.id)
+        gate.stopped = CallRejected(
+            f"run {gate.id} was stopped: {record.reason or 'by a person'}", run=gate.id
+        )
         if gate.task is not None:
             gate.task.cancel()
 
@@ -705,22 +836,32 @@ class Runs:
         if record.is_replayable and record.python != self._python:
             if record.state is not RunState.HALTED:
                 reason = f"it was started by Python {record.python}, this is {self._python}"
-                await self.journal.call(RunTables.set_state, record.id, RunState.HALTED, reason=reason)
+                await self.journal.call(
+                    RunTables.set_state, record.id, RunState.HALTED, reason=reason
+                )
             return
         if not await self.journal.call(RunTables.claim, record.id, self.journal.store.owner):
             return
         calls = await self.journal.call(RunTables.list_calls, record.id)
         try:
             policy, via = self._agents.get_policy(record.agent)
-            # A run that is recorded, but whose policy never asks, continues only if a person was asked about a call.
+            # A run that is recorded, but whose policy never asks, continues only if a person was
+            # asked about a call.
             may_wait = policy.can_ask or record.kind == "call" or any(call.by for call in calls)
             reason = "" if record.is_replayable and may_wait else "its process ended"
-            reason = f"{record.actor or 'its token'} was revoked" if self._is_revoked(record) else reason
+            reason = (
+                f"{record.actor or 'its token'} was revoked" if self._is_revoked(record) else reason
+            )
         except ToolError as error:
             reason = error.message
         if reason:
-            reason = f"{reason}; it has made {pluralize(len(calls), 'call')} with effects: {summarize(calls)}"
-            await self.journal.call(RunTables.set_state, record.id, RunState.INTERRUPTED, reason=reason)
+            reason = (
+                f"{reason}; it has made {pluralize(len(calls), 'call')} with effects:"
+                f" {summarize(calls)}"
+            )
+            await self.journal.call(
+                RunTables.set_state, record.id, RunState.INTERRUPTED, reason=reason
+            )
             return
         record = replace(record, owner=self.journal.store.owner, state=RunState.RUNNING)
         await self.journal.call(RunTables.set_state, record.id, RunState.RUNNING)
@@ -730,10 +871,13 @@ class Runs:
         self._begin(gate, self.execute(gate))
         self._report("run.continued", run=record.id, agent=record.agent, calls=len(calls))
 
-    # --- results --------------------------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     async def get_result(self, run_id: str, agent: str, token_id: str, seconds: float) -> Any:
-        """Return the value of a run, or text that says what it waits for. Raise the error of a failed run."""
+        """Return the value of a run, or text that says what it waits for.
+
+        Raise the error of a failed run.
+        """
         outcome = await self.wait_for_end(run_id, agent, token_id, seconds)
         if isinstance(outcome, str):
             return outcome
@@ -749,9 +893,12 @@ class Runs:
         seconds: float,
         while_running: float = 0.0,
     ) -> "RunOutcome | str":
-        """Return the outcome of a run. If it has not ended after this time, return text that says why.
+        """Return the outcome of a run.
 
-        While the run does not wait for a person, wait for `while_running` seconds, if that is longer.
+        If it has not ended after this time, return text that says why.
+
+        While the run does not wait for a person, wait for `while_running` seconds, if that is
+        longer.
         """
         started = time.monotonic()
         while True:
@@ -769,36 +916,51 @@ class Runs:
         return f"running: run {run_id} has not ended yet. {continue_later(run_id)}"
 
     async def find_own(self, run_id: str, agent: str, token_id: str) -> RunRecord:
-        """Return a run of this agent and token; `last` is the last one that was recorded and worked."""
+        """Return a run of this agent and token; `last` is the last one that was recorded and
+        worked.
+        """
         if run_id == LAST:
             done = await self.journal.call(RunTables.list_runs, (RunState.DONE,), agent=agent)
-            own = (run for run in done if run.kind == "run" and run.outcome and token_id in {"", run.token_id})
+            own = (
+                run
+                for run in done
+                if run.kind == "run" and run.outcome and token_id in {"", run.token_id}
+            )
             run_id = next((run.id for run in own), LAST)
         record = await self.journal.call(RunTables.get_run, run_id)
         if record is None or not record.is_visible(agent, token_id or None):
             raise ToolNotFound(
-                f"no run {quote(run_id)}", hint="runs are kept for a week, for the agent that started them"
+                f"no run {quote(run_id)}",
+                hint="runs are kept for a week, for the agent that started them",
             )
         return record
 
-    async def answer_question(self, state: str, agent: str, token_id: str, approver: Approver) -> "RunOutcome | str":
+    async def answer_question(
+        self, state: str, agent: str, token_id: str, approver: Approver
+    ) -> "RunOutcome | str":
         """Apply the answer to a question that was asked before a restart, and continue its run."""
         asked = json.loads(state)
         run_id = asked["run"]
         await self.find_own(run_id, agent, token_id)
         calls = await self.journal.call(RunTables.list_calls, run_id)
         shown = [call for call in calls if asked["calls"].get(str(call.number)) == identify(call)]
-        if len(shown) == len(asked["calls"]) and any(call.state is CallState.PENDING for call in shown):
+        if len(shown) == len(asked["calls"]) and any(
+            call.state is CallState.PENDING for call in shown
+        ):
             question = await anyio.to_thread.run_sync(Question, run_id, agent, shown)
             decision = question.read(await approver.ask(question), approver.name)
             await self.decide(run_id, decision, via=approver.via, transport=approver.transport)
-        return await self.wait_for_end(run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS)
+        return await self.wait_for_end(
+            run_id, agent, token_id, self.settings.wait, WHILE_RUNNING_SECONDS
+        )
 
 
 def _check_waiting(run_id: str, others: Collection[int]) -> None:
     """Raise if a person says what happened to calls that do not wait for that."""
     if others:
-        raise CallRejected(f"call {min(others)} of run {run_id} does not wait for this answer", run=run_id)
+        raise CallRejected(
+            f"call {min(others)} of run {run_id} does not wait for this answer", run=run_id
+        )
 
 
 def _make_id() -> str:
@@ -828,6 +990,9 @@ def _split_answer(answer: Answer | None, output: RunOutput) -> tuple[str | None,
 
 def _works_without_settings(command: object) -> bool:
     try:
-        return isinstance(command, str) and WORKS_WITHOUT_SETTINGS.fullmatch(fence_processor.strip(command)) is not None
+        return (
+            isinstance(command, str)
+            and WORKS_WITHOUT_SETTINGS.fullmatch(fence_processor.strip(command)) is not None
+        )
     except ToolError:
         return False

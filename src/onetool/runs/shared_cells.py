@@ -86,7 +86,9 @@ class _Pool:
         self.users.discard(user)
         if not self.users:
             self.cancel_closing()
-            self._closing = asyncio.get_running_loop().call_later(UNUSED_SECONDS, self._on_unused, self)
+            self._closing = asyncio.get_running_loop().call_later(
+                UNUSED_SECONDS, self._on_unused, self
+            )
 
     def cancel_closing(self) -> None:
         if self._closing is not None:
@@ -106,7 +108,10 @@ class CellPools:
         self._closing = BackgroundTasks()
 
     def open(self, limits: CellLimits, on_stray: OnStray) -> SharedCells:
-        """Return the cells for one application. `on_stray` logs what processes write to descriptors 1 and 2."""
+        """Return the cells for one application.
+
+        `on_stray` logs what processes write to descriptors 1 and 2.
+        """
         pool = self._pools.get(limits)
         if pool is None:
             pool = self._pools[limits] = _Pool(limits, self._close_unused)

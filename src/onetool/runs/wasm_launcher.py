@@ -1,7 +1,8 @@
-"""A launcher that runs each cell in a WebAssembly sandbox, for machines without the isolation of the Linux kernel.
+"""A launcher that runs each cell in a WebAssembly sandbox, for machines without the isolation of
+the Linux kernel.
 
-A process has one sandbox at a time (`onetool_child.wasm_host`). It is used for the next cell only if the sandbox ended
-cleanly; otherwise it is killed.
+A process has one sandbox at a time (`onetool_child.wasm_host`). It is used for the next cell only
+if the sandbox ended cleanly; otherwise it is killed.
 """
 
 import asyncio
@@ -14,26 +15,46 @@ from pathlib import Path
 from onetool.errors import ToolError
 from onetool.processes.channel import Channel, Reading
 from onetool.processes.process import Process
-from onetool.runs.launch import REAP_SECONDS, OnGone, OnStray, SpawnLauncher, command_for, environment
+from onetool.runs.launch import (
+    REAP_SECONDS,
+    OnGone,
+    OnStray,
+    SpawnLauncher,
+    command_for,
+    environment,
+)
 from onetool_child.json_types import JsonObject
-from onetool_child.wasm_frames import BEGIN, DATA, END, MAX_FORWARDED_BYTES, PREPARED, FrameReader, encode_frame
+from onetool_child.wasm_frames import (
+    BEGIN,
+    DATA,
+    END,
+    MAX_FORWARDED_BYTES,
+    PREPARED,
+    FrameReader,
+    encode_frame,
+)
 from onetool_child.wasm_host import MAX_ANSWER_BYTES
 
 MIN_PYTHON = (3, 12)
 PREPARE_SECONDS = 60
 MAX_FREE = 2  # processes that wait for a cell
-MAX_STARTS = max(2, os.cpu_count() or 1)  # at the same time; another process is often free before one has started
+MAX_STARTS = max(
+    2, os.cpu_count() or 1
+)  # at the same time; another process is often free before one has started
 PACKAGE = "pyeryx"
 MODULE = "eryx"
 INSTALL = "pip install 'onetool-run[wasm]'"
 
 
 def find_wasm_problem() -> str:
-    """Return why this interpreter cannot run WebAssembly sandboxes, and what to do; empty if it can."""
+    """Return why this interpreter cannot run WebAssembly sandboxes, and what to do; empty if it
+    can.
+    """
     if sys.version_info < MIN_PYTHON:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return (
-            f"WebAssembly isolation requires Python 3.12 or newer, this is {version}; install OneTool with a newer one"
+            f"WebAssembly isolation requires Python 3.12 or newer, this is {version}; install"
+            " OneTool with a newer one"
         )
     if importlib.util.find_spec(MODULE) is None:
         return f"WebAssembly isolation requires the package {PACKAGE}: {INSTALL}"
@@ -42,7 +63,9 @@ def find_wasm_problem() -> str:
 
 class WasmLauncher(SpawnLauncher):
     kind = "wasm"
-    linger_seconds = 1.0  # a process that ends its sandbox is used again, and starting another one takes longer
+    linger_seconds = (
+        1.0  # a process that ends its sandbox is used again, and starting another one takes longer
+    )
     answer_bytes = MAX_ANSWER_BYTES
 
     def __init__(self, options: JsonObject, on_gone: OnGone, on_stray: OnStray) -> None:
@@ -64,7 +87,10 @@ class WasmLauncher(SpawnLauncher):
             host.kill()
 
     async def _wait_for_process(self) -> "SandboxProcess":
-        """Return a process that has become free, or start one. The first prepares files for the others."""
+        """Return a process that has become free, or start one.
+
+        The first prepares files for the others.
+        """
         self._waiting += 1
         try:
             async with self._starts if self._is_prepared else self._preparing:
@@ -79,12 +105,18 @@ class WasmLauncher(SpawnLauncher):
         found = importlib.util.find_spec(MODULE)
         assert found is not None
         assert found.origin is not None
-        command = command_for("wasm_host", [self._child_options(), str(Path(found.origin).parent.parent)])
-        # pyeryx unpacks machine code, and the standard library, into a directory with a fixed name. In a directory that
-        # others can write to, they could replace it.
+        command = command_for(
+            "wasm_host", [self._child_options(), str(Path(found.origin).parent.parent)]
+        )
+        # pyeryx unpacks machine code, and the standard library, into a directory with a fixed name.
+        # In a directory that others can write to, they could replace it.
         private = dict.fromkeys(("TMPDIR", "TMP", "TEMP"), f"{self._scratch_root()}/runtime")
-        host.process = await Process.start(command, host, host.log, env={**environment(), **private})
-        host.process.ended.add_done_callback(lambda ended: self._handle_process_exit(host, ended.result()))
+        host.process = await Process.start(
+            command, host, host.log, env={**environment(), **private}
+        )
+        host.process.ended.add_done_callback(
+            lambda ended: self._handle_process_exit(host, ended.result())
+        )
         await asyncio.wait([host.prepared], timeout=PREPARE_SECONDS)
         if not host.prepared.done() or not host.prepared.result():
             raise await self._start_error(host)
@@ -92,16 +124,23 @@ class WasmLauncher(SpawnLauncher):
 
     async def _start_error(self, host: "SandboxProcess") -> ToolError:
         """End a process that is not ready for sandboxes, and return why."""
-        reason = "it exited" if host.prepared.done() else f"it was not ready within {PREPARE_SECONDS} s"
+        reason = (
+            "it exited" if host.prepared.done() else f"it was not ready within {PREPARE_SECONDS} s"
+        )
         host.kill()
         await asyncio.wait([host.process.ended], timeout=REAP_SECONDS)
         printed = host.process.printed.tail
         self._on_stray(printed)
         last_line = printed.rpartition("\n")[2]
-        return ToolError(f"the process for WebAssembly sandboxes does not work: {last_line or reason}")
+        return ToolError(
+            f"the process for WebAssembly sandboxes does not work: {last_line or reason}"
+        )
 
     def _handle_end(self, host: "SandboxProcess", ident: int) -> None:
-        """Use the process again: its sandbox ended cleanly. After a burst of runs, only some are kept."""
+        """Use the process again: its sandbox ended cleanly.
+
+        After a burst of runs, only some are kept.
+        """
         is_needed = not self._is_closing and len(self._free) < MAX_FREE + self._waiting
         if is_needed and not host.is_killed:
             self._free.append(host)
@@ -173,12 +212,16 @@ class SandboxProcess:
             self._end_soon()
 
     def _end_soon(self) -> None:
-        """End the run, but not at once: what the code wrote to descriptor 1 may not have been read yet."""
+        """End the run, but not at once: what the code wrote to descriptor 1 may not have been read
+        yet.
+        """
         if self._has_ended:
             asyncio.get_running_loop().call_soon(self._end)
 
     def _end(self) -> None:
-        if not self._has_ended or self._run is None or self._run.is_paused:  # the channel has not handled everything
+        if (
+            not self._has_ended or self._run is None or self._run.is_paused
+        ):  # the channel has not handled everything
             return
         self._has_ended = False
         self.process.printed.add(b"", final=True)
@@ -192,7 +235,7 @@ class SandboxProcess:
         if ident is not None:
             self._on_end(self, ident)
 
-    # --- Endpoint ---------------------------------------------------------------------------------------------------
+    # --- Endpoint ---------------------------------------------------------------------------------
 
     def reads_from(self, transport: Reading) -> None:
         self._reading = transport
@@ -221,7 +264,9 @@ class SandboxProcess:
 class _RunTransport(asyncio.WriteTransport):
     """The pipes of the process, as the channel of one run sees them."""
 
-    def __init__(self, pipe: asyncio.WriteTransport, reading: Reading, on_resume: Callable[[], None]) -> None:
+    def __init__(
+        self, pipe: asyncio.WriteTransport, reading: Reading, on_resume: Callable[[], None]
+    ) -> None:
         super().__init__()
         self._pipe = pipe
         self._reading = reading

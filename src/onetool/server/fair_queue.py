@@ -1,7 +1,8 @@
 """Fair queues that limit concurrent runs and calls, per agent and in total.
 
-Agents take turns; requests of one agent are served in order of arrival. A cancelled request leaves the queue. The
-limits apply to requests over HTTP (REST and MCP). Tool calls made by the code of a run count as part of that run.
+Agents take turns; requests of one agent are served in order of arrival. A cancelled request leaves
+the queue. The limits apply to requests over HTTP (REST and MCP). Tool calls made by the code of a
+run count as part of that run.
 """
 
 import asyncio
@@ -30,7 +31,10 @@ class Bounds(NamedTuple):
 
 
 class FairQueue:
-    """A queue that grants turns to agents in rotation. `bounds` returns the current limits, which may change."""
+    """A queue that grants turns to agents in rotation.
+
+    `bounds` returns the current limits, which may change.
+    """
 
     def __init__(self, bounds: Callable[[], Bounds]) -> None:
         self._bounds = bounds
@@ -40,7 +44,10 @@ class FairQueue:
 
     @asynccontextmanager
     async def turn(self, agent: str) -> AsyncIterator[None]:
-        """Hold a turn for the agent while the block runs. Raise QueueFull if too many of its requests wait."""
+        """Hold a turn for the agent while the block runs.
+
+        Raise QueueFull if too many of its requests wait.
+        """
         if self._may_run(agent) and agent not in self._waiting:
             self._start(agent)
         else:
@@ -63,7 +70,9 @@ class FairQueue:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # the turn was granted while the request was being cancelled
+            if (
+                turn.done() and not turn.cancelled()
+            ):  # the turn was granted while the request was being cancelled
                 self._end(agent)
             elif (queue := self._waiting.get(agent)) is not None:
                 with suppress(ValueError):
@@ -104,8 +113,8 @@ class QueueFull(ToolError):
 
     def __init__(self, bounds: Bounds) -> None:
         super().__init__(
-            f"too many requests for this agent: {pluralize(bounds.waiting, 'request')} already waiting\n"
-            "Hint: retry later, or raise limits: {running, waiting} in onetool.yaml",
+            f"too many requests for this agent: {pluralize(bounds.waiting, 'request')} already"
+            " waiting\nHint: retry later, or raise limits: {running, waiting} in onetool.yaml",
             code="rate_limited",
             retry_after=1,
             waiting=bounds.waiting,
@@ -123,7 +132,10 @@ class Queues:
 
 @asynccontextmanager
 async def turn(scope: JsonMapping | None, agent: str, *, is_run: bool) -> AsyncIterator[None]:
-    """Hold the agent's turn while the block runs. Requests that did not come over HTTP do not queue."""
+    """Hold the agent's turn while the block runs.
+
+    Requests that did not come over HTTP do not queue.
+    """
     queues: Queues | None = (scope or {}).get("state", {}).get(QUEUES)
     if queues is None:
         yield

@@ -46,8 +46,12 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def forward_logging(log: EventLog, name: str, *sources: str, level: int = logging.NOTSET) -> Iterator[None]:
-    """Forward records of the source loggers to the log as events with this name while the block runs."""
+def forward_logging(
+    log: EventLog, name: str, *sources: str, level: int = logging.NOTSET
+) -> Iterator[None]:
+    """Forward records of the source loggers to the log as events with this name while the block
+    runs.
+    """
     handler = _Handler(log, name)
     loggers = [logging.getLogger(source) for source in sources]
     handler.setLevel(level)

@@ -1,7 +1,9 @@
-"""Reloads a running server on changed settings, in files or in the store, SIGHUP and `onetool reload`.
+"""Reloads a running server on changed settings, in files or in the store, SIGHUP and `onetool
+reload`.
 
-One task follows the changes and never waits for a reload, so that a revoked token is rejected promptly. Another task
-performs the reloads, one at a time, with the settings that the first one has read.
+One task follows the changes and never waits for a reload, so that a revoked token is rejected
+promptly. Another task performs the reloads, one at a time, with the settings that the first one has
+read.
 """
 
 import asyncio
@@ -39,16 +41,23 @@ async def watching(
     port: int | None = None,
     handle_signals: bool = True,
 ) -> AsyncIterator[None]:
-    """Register this server and watch for changes until the block ends. Signals may belong to another program.
+    """Register this server and watch for changes until the block ends.
+
+    Signals may belong to another program.
 
     `on_change` gets the changed settings, and `on_tick` is called twice a second.
     """
     directory = str(app.directories.working_dir)
     user = app.directories.user
-    entry = ServerEntry(os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user))
+    entry = ServerEntry(
+        os.getpid(), url, port, directory, await anyio.to_thread.run_sync(read_generation, user)
+    )
     registration = await anyio.to_thread.run_sync(Registration.create, user, entry)
     watcher = SettingsWatcher(app, registration, on_change, on_tick, entry.generation)
-    tasks = [asyncio.ensure_future(work) for work in (watcher.follow(), watcher.tick(), watcher.reload_on_request())]
+    tasks = [
+        asyncio.ensure_future(work)
+        for work in (watcher.follow(), watcher.tick(), watcher.reload_on_request())
+    ]
     if handle_signals and SIGHUP is not None:  # signal handlers work only in the main thread
         with suppress(NotImplementedError, RuntimeError, ValueError):
             asyncio.get_running_loop().add_signal_handler(SIGHUP, watcher.request_reload)
@@ -56,7 +65,9 @@ async def watching(
         yield
     finally:
         if handle_signals:
-            with suppress(ValueError):  # the loop prints a traceback for a signal while it is closed
+            with suppress(
+                ValueError
+            ):  # the loop prints a traceback for a signal while it is closed
                 signal.set_wakeup_fd(-1)
         for task in tasks:
             task.cancel()
@@ -71,9 +82,13 @@ class SettingsWatcher:
     on_change: Callable[[Examined], None]
     on_tick: Callable[[], None]
     generation: int  # of the last request to reload
-    _requests: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)  # generations; None is a change
+    _requests: asyncio.Queue[int | None] = field(
+        default_factory=asyncio.Queue
+    )  # generations; None is a change
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
-    _handled: tuple[Stamp, StoredSettings | None] | None = None  # the last change, also if it was invalid
+    _handled: tuple[Stamp, StoredSettings | None] | None = (
+        None  # the last change, also if it was invalid
+    )
     _examined: Examined | None = None  # the changed settings, until they are applied
     _times_applied: int = 0  # when they were read
 
@@ -84,7 +99,10 @@ class SettingsWatcher:
         """Handle changed settings and requests to reload until cancelled."""
         changes = self.app.changes
         changes.poll("settings", partial(self._run_in_thread, self._stamp_settings), settles=True)
-        changes.poll("reload", partial(self._run_in_thread, partial(read_generation, self.app.directories.user)))
+        changes.poll(
+            "reload",
+            partial(self._run_in_thread, partial(read_generation, self.app.directories.user)),
+        )
         async for _ in changes.watch("settings", "reload"):
             try:
                 await self._handle_changes()
@@ -109,22 +127,31 @@ class SettingsWatcher:
             self.generation = generation
             self.request_reload()
         if self.app.live_settings.reader.has_files:
-            async with self.app.live_settings.editing:  # edits of this process are in effect afterwards
+            async with (
+                self.app.live_settings.editing
+            ):  # edits of this process are in effect afterwards
                 await self._read_changed_settings()
 
     async def _read_changed_settings(self) -> None:
-        """Read the settings if they differ from those in effect and from the last ones that were read."""
+        """Read the settings if they differ from those in effect and from the last ones that were
+        read.
+        """
         live = self.app.live_settings
-        change = await self._run_in_thread(partial(stamp_files, self.app.directories)), live.reader.get_stored()
+        change = (
+            await self._run_in_thread(partial(stamp_files, self.app.directories)),
+            live.reader.get_stored(),
+        )
         is_changed = change[0] != live.loaded.stamp or live.reader.is_outdated
         if is_changed and change != self._handled:
             self._handled = change
             self._times_applied = live.times_applied
             self._examined = await self._run_in_thread(live.reader.read)
-            self.on_change(self._examined)  # also if the settings are invalid and the reload will fail
+            self.on_change(
+                self._examined
+            )  # also if the settings are invalid and the reload will fail
             self._requests.put_nowait(None)
 
-    # --- reloading ------------------------------------------------------------------------------------------------
+    # --- reloading --------------------------------------------------------------------------------
 
     async def reload_on_request(self) -> None:
         while True:
@@ -137,7 +164,9 @@ class SettingsWatcher:
                     continue
             answer, is_ok = await self._reload(examined)
             if generation is not None:
-                entry = replace(self.registration.entry, generation=generation, is_ok=is_ok, answer=answer)
+                entry = replace(
+                    self.registration.entry, generation=generation, is_ok=is_ok, answer=answer
+                )
                 await self._run_in_thread(partial(self.registration.update, entry))
             if is_ok:
                 with suppress(Exception):  # failing servers are reported elsewhere
@@ -148,7 +177,9 @@ class SettingsWatcher:
         try:
             async with live.editing:
                 if examined is not None and live.times_applied != self._times_applied:
-                    examined = await self._run_in_thread(live.reader.read)  # an edit may have changed it
+                    examined = await self._run_in_thread(
+                        live.reader.read
+                    )  # an edit may have changed it
                 answer = await live.apply(examined, unasked=examined is not None)
         except ToolError as error:
             self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error}")

@@ -1,8 +1,9 @@
-"""Standard input and output, or a socket, for the MCP transport, read and written on the event loop.
+"""Standard input and output, or a socket, for the MCP transport, read and written on the event
+loop.
 
-The SDK accepts any pair of asynchronous text files. Its default passes every line through a thread, which costs more
-than the rest of a small call, and ignores invalid messages. The default is still used when standard input or output is
-not a pipe (a file, a terminal).
+The SDK accepts any pair of asynchronous text files. Its default passes every line through a thread,
+which costs more than the rest of a small call, and ignores invalid messages. The default is still
+used when standard input or output is not a pipe (a file, a terminal).
 """
 
 import asyncio
@@ -23,31 +24,44 @@ from onetool.processes.daemon_client import PING, PONG
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, has_few_values
 
-MAX_LINE_BYTES = 16 << 20  # a command is limited to 1 MB; arguments of an exposed tool may be larger
+MAX_LINE_BYTES = (
+    16 << 20
+)  # a command is limited to 1 MB; arguments of an exposed tool may be larger
 READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated for every read
 SETTLE_SECONDS = 2.0  # for responses to requests read before end of input
 CLOSE_SECONDS = 0.5  # for a client to read the rest
-MAX_UNANSWERED = 1000  # requests of a client that does not read, before nothing more is read from it
+MAX_UNANSWERED = (
+    1000  # requests of a client that does not read, before nothing more is read from it
+)
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 
 
 class _Writer:
-    def __init__(self, writer: asyncio.StreamWriter, get_last_line: Callable[[], bytes] = bytes) -> None:
+    def __init__(
+        self, writer: asyncio.StreamWriter, get_last_line: Callable[[], bytes] = bytes
+    ) -> None:
         self._writer = writer
         self._has_ended = False
-        self._get_last_line = get_last_line  # not empty if the server ends, and what it would say is about that
+        self._get_last_line = (
+            get_last_line  # not empty if the server ends, and what it would say is about that
+        )
         self._expected: set[str | int] = set()  # requests to answer even after end of input
 
     def expect_response(self, message: JsonObject) -> None:
-        """Record a request that must be answered. Tool calls are excluded: they may be slow and have side effects."""
+        """Record a request that must be answered.
+
+        Tool calls are excluded: they may be slow and have side effects.
+        """
         method = message.get("method")
         ident = message.get("id")
         params = message.get("params")
         if isinstance(ident, str | int) and method not in {None, "tools/call"}:
             self._expected.add(ident)
         elif method == "notifications/cancelled" and isinstance(params, dict):
-            self._expected = {request_id for request_id in self._expected if request_id != params.get("requestId")}
+            self._expected = {
+                request_id for request_id in self._expected if request_id != params.get("requestId")
+            }
 
     @property
     def unanswered(self) -> int:
@@ -78,7 +92,9 @@ class _Writer:
 class _Lines:
     """Incoming messages. Invalid ones are answered here, because the SDK ignores them silently."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: _Writer, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: _Writer, on_end: Callable[[], None]
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._on_end = on_end
@@ -130,8 +146,14 @@ def _read(line: bytes, problem: str | None) -> tuple[Any, JsonObject | None]:
     try:
         message = orjson.loads(line)
     except ValueError as error:
-        return None, _error(_parse_leniently(line), PARSE_ERROR, f"message is not valid UTF-8 JSON: {error}")
-    if isinstance(message, dict) and message.get("jsonrpc") == "2.0" and message.keys() & {"method", "result", "error"}:
+        return None, _error(
+            _parse_leniently(line), PARSE_ERROR, f"message is not valid UTF-8 JSON: {error}"
+        )
+    if (
+        isinstance(message, dict)
+        and message.get("jsonrpc") == "2.0"
+        and message.keys() & {"method", "result", "error"}
+    ):
         return message, None
     problem = 'not a JSON-RPC 2.0 message: expected {"jsonrpc": "2.0", "method": …}'
     return None, _error(message, INVALID_REQUEST, problem)
@@ -153,21 +175,30 @@ def _error(message: Any, code: int, text: str) -> JsonObject:
 
 @asynccontextmanager
 async def protocol_streams(on_end: Callable[[], None]) -> AsyncIterator[tuple[Any, ...]]:
-    """Yield the arguments for `stdio_server`: none to use its default. `on_end` is called at end of input."""
+    """Yield the arguments for `stdio_server`: none to use its default.
+
+    `on_end` is called at end of input.
+    """
     if not (_is_pipe(0) and _is_pipe(1)):
         yield ()
         return
     incoming, outgoing = _claim_pipes()
-    if os.path.samestat(os.fstat(incoming), os.fstat(outgoing)):  # asyncio would take input for the end of the output
+    if os.path.samestat(
+        os.fstat(incoming), os.fstat(outgoing)
+    ):  # asyncio would take input for the end of the output
         os.close(outgoing)
         async with socket_streams(socket.socket(fileno=incoming), on_end, bytes) as streams:
             yield streams
         return
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=READ_SIZE)
-    source, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0))
+    source, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(incoming, "rb", 0)
+    )
     source.max_size = READ_SIZE  # type: ignore[attr-defined]
-    sink, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0))
+    sink, protocol = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, os.fdopen(outgoing, "wb", 0)
+    )
     writer = _Writer(asyncio.StreamWriter(sink, protocol, None, loop))
     try:
         yield _Lines(reader, writer, on_end), writer
@@ -180,7 +211,10 @@ async def protocol_streams(on_end: Callable[[], None]) -> AsyncIterator[tuple[An
 async def socket_streams(
     connection: socket.socket, on_end: Callable[[], None], get_last_line: Callable[[], bytes]
 ) -> AsyncIterator[tuple[Any, ...]]:
-    """Yield the arguments for `stdio_server` for a socket. What `get_last_line` returns is sent at the end."""
+    """Yield the arguments for `stdio_server` for a socket.
+
+    What `get_last_line` returns is sent at the end.
+    """
     reader, writer = await asyncio.open_connection(sock=connection, limit=READ_SIZE)
     output = _Writer(writer, get_last_line)
     try:
@@ -196,7 +230,9 @@ async def socket_streams(
 
 
 def _claim_pipes() -> tuple[int, int]:
-    """Move the client's pipes to new descriptors, so that stray prints go to standard error instead."""
+    """Move the client's pipes to new descriptors, so that stray prints go to standard error
+    instead.
+    """
     incoming = os.dup(0)
     outgoing = os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -25,12 +25,21 @@ def identify_token(token: Token) -> str:
 
 
 class TokenSet:
-    """The tokens in the settings. Expired tokens, and those whose environment variable is not set, match nothing."""
+    """The tokens in the settings.
 
-    def __init__(self, tokens: Iterable[Token], env: Mapping[str, str], clock: Clock = time.time) -> None:
+    Expired tokens, and those whose environment variable is not set, match nothing.
+    """
+
+    def __init__(
+        self, tokens: Iterable[Token], env: Mapping[str, str], clock: Clock = time.time
+    ) -> None:
         self._clock = clock
         self._tokens = [
-            (token.hash or (hash_token(value) if (value := env.get(token.token_env or "")) else None), token)
+            (
+                token.hash
+                or (hash_token(value) if (value := env.get(token.token_env or "")) else None),
+                token,
+            )
             for token in tokens
         ]
 

@@ -1,4 +1,6 @@
-"""The content of settings files, each read once, and the stamp that tells whether they have changed since."""
+"""The content of settings files, each read once, and the stamp that tells whether they have changed
+since.
+"""
 
 import errno
 import os
@@ -21,7 +23,9 @@ class SettingsContents:
     `contents` take the place of what is on the disk, to check an edit before it is written.
     """
 
-    def __init__(self, contents: Mapping[Path, bytes | str | None] | None = None, stamp: Stamp | None = None) -> None:
+    def __init__(
+        self, contents: Mapping[Path, bytes | str | None] | None = None, stamp: Stamp | None = None
+    ) -> None:
         self.contents = dict(contents or {})  # None for a missing file
         self._stamp = stamp
 
@@ -36,7 +40,10 @@ class SettingsContents:
         return type(self)({**self.contents, **texts}, self._stamp)
 
     def read(self, path: Path, *, typed: bool = True) -> yaml_loader.YamlDocument:
-        """Parse a file. Raise FileNotFoundError if it is missing, and ConfigError for any other problem."""
+        """Parse a file.
+
+        Raise FileNotFoundError if it is missing, and ConfigError for any other problem.
+        """
         if path not in self.contents:
             try:
                 self.contents[path] = yaml_loader.load_bytes(path)
@@ -63,7 +70,11 @@ def list_files(directories: Directories) -> Iterator[Path]:
     """Yield the settings files that may exist, and those of agents that do."""
     yield directories.user / TRUST_FILE
     for directory in directories.layers:
-        yield from (directories.config_path(directory), directory / paths.PROMPTS, directory / paths.SECRETS)
+        yield from (
+            directories.config_path(directory),
+            directory / paths.PROMPTS,
+            directory / paths.SECRETS,
+        )
         yield from paths.agent_files(directory)
 
 

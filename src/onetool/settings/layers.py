@@ -1,4 +1,5 @@
-"""Reads the settings files of all layers, and the settings in the store of the state, as parts to merge.
+"""Reads the settings files of all layers, and the settings in the store of the state, as parts to
+merge.
 
 All errors are collected, with file and line and without secrets. Nothing is written.
 """
@@ -24,10 +25,12 @@ from onetool_child.json_types import JsonMapping, JsonObject
 VERSION_KEY = "version"
 # Sections that a project cannot set. See also `_list_user_keys`.
 USER_KEYS = ("approvals", "audit", "auth", "bundle_secrets", "daemon", "llm", "store")
-# Names of the settings in the store of the state, which are not files. The paths of files are absolute.
+# Names of the settings in the store of the state, which are not files. The paths of files are
+# absolute.
 STORED_CONFIG = Path("store") / paths.CONFIG
 STORED_SECRETS = Path("store") / paths.SECRETS
-# Sections with entries that replicas share. Everything else belongs to a machine, or is read before the store is open.
+# Sections with entries that replicas share. Everything else belongs to a machine, or is read before
+# the store is open.
 STORED_SECTIONS = ("agents", "bundle_secrets", "http", "servers")
 QUOTE = "put it in quotes"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -53,7 +56,9 @@ class LayerReader:
         self.secrets_are_valid = True
         if not paths.is_directory(directories.working_dir):
             self._report(
-                Location(str(directories.working_dir)), "the working directory is not a directory", "check OT_CWD"
+                Location(str(directories.working_dir)),
+                "the working directory is not a directory",
+                "check OT_CWD",
             )
 
     def _report(self, place: Location, reason: str, hint: str = "") -> None:
@@ -62,25 +67,39 @@ class LayerReader:
     def read_secrets(self) -> dict[Path, dict[str, str]]:
         """Return the secrets of each layer."""
         before = len(self.errors)
-        found = {layer: dict(self._read_secrets(layer / paths.SECRETS)) for layer in self._directories.layers}
+        found = {
+            layer: dict(self._read_secrets(layer / paths.SECRETS))
+            for layer in self._directories.layers
+        }
         found[STORED_SECRETS] = (
-            dict(self._read_secrets(STORED_SECRETS)) if STORED_SECRETS in self._files.contents else {}
+            dict(self._read_secrets(STORED_SECRETS))
+            if STORED_SECRETS in self._files.contents
+            else {}
         )
         self.secrets_are_valid = len(self.errors) == before
         return found
 
     def read_parts(self) -> list[Part]:
-        parts = [part for directory in self._directories.layers for part in self._read_parts(directory)]
-        if STORED_CONFIG not in self._files.contents or (document := self._read_mapping(STORED_CONFIG)) is None:
+        parts = [
+            part for directory in self._directories.layers for part in self._read_parts(directory)
+        ]
+        if (
+            STORED_CONFIG not in self._files.contents
+            or (document := self._read_mapping(STORED_CONFIG)) is None
+        ):
             return parts
         rejected = tuple(self._reject_machine_keys(document))
-        return _place_over(parts, _make_part(document, (), self._directories.user, exclude=rejected))
+        return _place_over(
+            parts, _make_part(document, (), self._directories.user, exclude=rejected)
+        )
 
     def _reject_machine_keys(self, document: YamlDocument) -> Iterator[str]:
         """Report and yield the keys that the store cannot set."""
         for key in (document.data or {}).keys() - {*STORED_SECTIONS, VERSION_KEY}:
             place = Location(document.source, document.line((key,)))
-            hint = f"set it in {self._directories.config_path(self._directories.user)} of each machine"
+            hint = (
+                f"set it in {self._directories.config_path(self._directories.user)} of each machine"
+            )
             self._report(place, f"{shorten(key)} cannot be set in the store", hint)
             yield key
 
@@ -89,7 +108,9 @@ class LayerReader:
             document = self._files.read(path, typed=typed)
         except FileNotFoundError:
             if path == self._directories.config_file:
-                self._report(Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG")
+                self._report(
+                    Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG"
+                )
             return None
         except ConfigError as error:
             self.errors.append(Problem.of(error))
@@ -97,12 +118,16 @@ class LayerReader:
         if path not in {STORED_CONFIG, STORED_SECRETS}:
             self.read_files.append(path)
         if document.data is not None and not isinstance(document.data, dict):
-            self._report(Location(str(path), document.line()), "the file must contain `key: value` lines")
+            self._report(
+                Location(str(path), document.line()), "the file must contain `key: value` lines"
+            )
             return None
         return document if not typed or self._check_version(document) else None
 
     def _check_version(self, document: YamlDocument) -> bool:
-        """Return whether this version can read the file; if not, that is the only error reported for it."""
+        """Return whether this version can read the file; if not, that is the only error reported
+        for it.
+        """
         version = (document.data or {}).get(VERSION_KEY)
         if version is None:
             return True
@@ -119,16 +144,26 @@ class LayerReader:
 
     def _read_secrets(self, path: Path) -> Iterator[tuple[str, str]]:
         if path != STORED_SECRETS and _is_open_to_others(path):
-            self._report(Location(str(path)), "other users can read this file", f"run `chmod 600 {quote(str(path))}`")
+            self._report(
+                Location(str(path)),
+                "other users can read this file",
+                f"run `chmod 600 {quote(str(path))}`",
+            )
             return
         if (document := self._read_mapping(path, typed=False)) is None:
             return
         for name, text in (document.data or {}).items():
             place = Location(str(path), document.line((name,)))
             if not _NAME.fullmatch(name):
-                self._report(place, f"invalid secret name {shorten(name)}", "use letters, digits and _")
+                self._report(
+                    place, f"invalid secret name {shorten(name)}", "use letters, digits and _"
+                )
             elif not isinstance(text, str) or not text:
-                self._report(place, f"{name} must be a string, not {'empty' if text == '' else 'a list or a mapping'}")
+                self._report(
+                    place,
+                    f"{name} must be a string, not"
+                    f" {'empty' if text == '' else 'a list or a mapping'}",
+                )
             else:
                 yield name, text
 
@@ -138,24 +173,35 @@ class LayerReader:
             yield _make_part(prompts, ("prompts",), directory, exclude=(VERSION_KEY,))
         yield from self._read_agents(directory, _inline_agents(inline))
         if inline:
-            yield _make_part(inline, (), directory, exclude=tuple(self._reject_user_keys(inline, directory)))
+            yield _make_part(
+                inline, (), directory, exclude=tuple(self._reject_user_keys(inline, directory))
+            )
 
     def _reject_user_keys(self, document: YamlDocument, directory: Path) -> Iterator[str]:
-        """Report and yield the keys that a project cannot set. A file that the user named is not a project's."""
+        """Report and yield the keys that a project cannot set.
+
+        A file that the user named is not a project's.
+        """
         user = self._directories.user
         named = self._directories.config_file
         if directory == user or self._directories.config_path(directory) == named:
             return
         for loc in _list_user_keys(document.data):
             place = Location(document.source, document.line(loc))
-            self._report(place, f"{format_path(loc)} cannot be set by a project", f"move it to {user / paths.CONFIG}")
+            self._report(
+                place,
+                f"{format_path(loc)} cannot be set by a project",
+                f"move it to {user / paths.CONFIG}",
+            )
             yield str(loc[0])
         for loc, text in _list_paths(document.data):
             path = paths.resolve_path(text, directory, self._directories.home)
             if not paths.is_inside(path, directory.parent):
                 place = Location(document.source, document.line(loc))
                 reason = f"{format_path(loc)} leads out of the project: {shorten(text)}"
-                self._report(place, reason, f"name a file of the project, or set it in {user / paths.CONFIG}")
+                self._report(
+                    place, reason, f"name a file of the project, or set it in {user / paths.CONFIG}"
+                )
                 yield str(loc[0])
 
     def _read_agents(self, directory: Path, defined: dict[str, Location]) -> Iterator[Part]:
@@ -169,7 +215,9 @@ class LayerReader:
                 continue
             if name in defined:
                 self._report(
-                    place, f"agent {shorten(name)} is already defined in {defined[name]}", "delete one of them"
+                    place,
+                    f"agent {shorten(name)} is already defined in {defined[name]}",
+                    "delete one of them",
                 )
             defined[name] = place
             yield _make_part(document, ("agents", name), directory, exclude=("name", VERSION_KEY))
@@ -208,29 +256,42 @@ def _inline_agents(document: YamlDocument | None) -> dict[str, Location]:
     return {name: Location(document.source, document.line(("agents", name))) for name in agents}
 
 
-def _make_part(document: YamlDocument, prefix: Loc, directory: Path, *, exclude: tuple[str, ...] = ()) -> Part:
+def _make_part(
+    document: YamlDocument, prefix: Loc, directory: Path, *, exclude: tuple[str, ...] = ()
+) -> Part:
     data: Any = {key: value for key, value in (document.data or {}).items() if key not in exclude}
     for key in reversed(prefix):
         data = {key: data}
-    return Part(data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), directory)
+    return Part(
+        data, lambda loc: Location(document.source, document.line(loc[len(prefix) :])), directory
+    )
 
 
 def _place_over(parts: Iterable[Part], above: Part) -> list[Part]:
-    """Return the parts with another one, whose entries of sections replace theirs. None removes an entry."""
+    """Return the parts with another one, whose entries of sections replace theirs.
+
+    None removes an entry.
+    """
     sections = {name: entries for name, entries in above.data.items() if isinstance(entries, dict)}
 
     def uncover(data: JsonMapping) -> JsonObject:
         return {
-            name: {key: each for key, each in entries.items() if key not in sections.get(name, ())}
-            if isinstance(entries, dict)
-            else entries
+            name: (
+                {key: each for key, each in entries.items() if key not in sections.get(name, ())}
+                if isinstance(entries, dict)
+                else entries
+            )
             for name, entries in data.items()
         }
 
     kept = {
-        name: {key: each for key, each in entries.items() if each is not None} for name, entries in sections.items()
+        name: {key: each for key, each in entries.items() if each is not None}
+        for name, entries in sections.items()
     }
-    return [*(part._replace(data=uncover(part.data)) for part in parts), above._replace(data={**above.data, **kept})]
+    return [
+        *(part._replace(data=uncover(part.data)) for part in parts),
+        above._replace(data={**above.data, **kept}),
+    ]
 
 
 def _walk(data: Any, loc: Loc) -> list[Any]:

@@ -1,10 +1,10 @@
 """Loads settings files and environment variables and merges them into one validated `Settings`.
 
-Later layers win: defaults, the user's directory, the project's directory, the settings in the store of the state,
-`ONETOOL_<SECTION>__<KEY>`. Mappings are merged key by key, lists are replaced; entries in the store replace those of
-files as a whole, and null removes them. All errors are reported at once, with file and line and without secrets.
-`onetool.settings.model` defines the keys; `onetool.settings.paths` and `onetool.settings.trust` choose the directories.
-Nothing is written.
+Later layers win: defaults, the user's directory, the project's directory, the settings in the store
+of the state, `ONETOOL_<SECTION>__<KEY>`. Mappings are merged key by key, lists are replaced;
+entries in the store replace those of files as a whole, and null removes them. All errors are
+reported at once, with file and line and without secrets. `onetool.settings.model` defines the keys;
+`onetool.settings.paths` and `onetool.settings.trust` choose the directories. Nothing is written.
 """
 
 import os
@@ -52,7 +52,8 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 Values = Mapping[str, str]  # of secrets and environment variables, by name
 _PREFIX = "ONETOOL_"
-# `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the program.
+# `version` is the version of a file, while packagers use ONETOOL_VERSION for the version of the
+# program.
 _NO_OVERRIDES = frozenset(
     {
         "ONETOOL_CONFIG",
@@ -64,7 +65,9 @@ _NO_OVERRIDES = frozenset(
         "ONETOOL_VERSION",
     }
 )
-_OWN_SECRETS = frozenset({"ONETOOL_KEY", "ONETOOL_STORE"})  # that settings cannot pass on to programs
+_OWN_SECRETS = frozenset(
+    {"ONETOOL_KEY", "ONETOOL_STORE"}
+)  # that settings cannot pass on to programs
 UNSET = "unset"  # the code of errors about references to secrets and variables that are not set
 # Text that a model reads must never receive a secret.
 _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
@@ -107,15 +110,23 @@ class Loaded:
     problems: tuple[Problem, ...]
     files: tuple[Path, ...]
     directories: Directories
-    stamp: Stamp = field(default_factory=dict, compare=False, repr=False)  # of the files before they were read
+    stamp: Stamp = field(
+        default_factory=dict, compare=False, repr=False
+    )  # of the files before they were read
     user_secrets: Values = field(default_factory=dict, repr=False)
     user_servers: frozenset[str] = frozenset()  # servers whose command is not set by a project
     user_packs: frozenset[str] = frozenset()  # packs whose list of secrets is not set by a project
     project_approvals: frozenset[str] = frozenset()  # agents whose `approvals.via` a project sets
-    snapshot: Snapshot | None = field(default=None, repr=False)  # of a project that only ONETOOL_TRUST=1 trusts
+    snapshot: Snapshot | None = field(
+        default=None, repr=False
+    )  # of a project that only ONETOOL_TRUST=1 trusts
     environment: Values = field(default_factory=lambda: os.environ, repr=False)  # of the client
-    agents: JsonMapping = field(default_factory=dict)  # as written, with references instead of their values
-    references: Mapping[str, Sequence[Loc]] = field(default_factory=dict)  # to secrets and variables, by name
+    agents: JsonMapping = field(
+        default_factory=dict
+    )  # as written, with references instead of their values
+    references: Mapping[str, Sequence[Loc]] = field(
+        default_factory=dict
+    )  # to secrets and variables, by name
     error: ConfigError | None = None  # why these are the defaults; only help runs until it is fixed
 
     @property
@@ -123,12 +134,19 @@ class Loaded:
         """Return all values to redact, including user secrets that a project's secret overrides."""
         keys = filter(None, self.store_key.split(","))
         return frozenset(
-            {*self.secrets.values(), *self.user_secrets.values(), *find_passwords(self.settings.store), *keys}
+            {
+                *self.secrets.values(),
+                *self.user_secrets.values(),
+                *find_passwords(self.settings.store),
+                *keys,
+            }
         )
 
     @property
     def audit_file(self) -> Path:
-        return paths.resolve_path(self.settings.audit.file, self.directories.data, self.directories.home)
+        return paths.resolve_path(
+            self.settings.audit.file, self.directories.data, self.directories.home
+        )
 
     @property
     def store_key(self) -> str:
@@ -136,7 +154,9 @@ class Loaded:
         return self.environment.get("ONETOOL_KEY", "")
 
     def secrets_for(self, pack: str) -> Values:
-        """Return the secrets that a pack may use: a project's secrets are for the project's own settings only."""
+        """Return the secrets that a pack may use: a project's secrets are for the project's own
+        settings only.
+        """
         return self.user_secrets if pack in self.user_packs else self.secrets
 
 
@@ -147,7 +167,9 @@ class Examined:
     loaded: Loaded
     errors: tuple[Problem, ...]
     locate: Callable[[Loc], Location]
-    files: SettingsContents = field(default_factory=SettingsContents, repr=False)  # as they were read
+    files: SettingsContents = field(
+        default_factory=SettingsContents, repr=False
+    )  # as they were read
 
     def require(self) -> Loaded:
         """Return the settings. Raise ConfigError with all errors if there are some."""
@@ -171,7 +193,8 @@ def examine(
 ) -> Examined:
     """Return the settings without invalid values, and the errors. `load` raises them instead.
 
-    `files` were read before, or have an edit that is not written yet. `stored` are the settings over the files.
+    `files` were read before, or have an edit that is not written yet. `stored` are the settings
+    over the files.
     """
     files = files or SettingsContents()
     stored = stored or NOTHING_STORED
@@ -188,7 +211,10 @@ def examine(
     project_secrets = {**by_layer[directories.data], **by_layer[STORED_SECRETS]}
     merged = _Merged(reader.read_parts(), reader.errors)
     notes = merged.override(env, directories.working_dir)
-    by_directory = {directories.data: {**user_secrets, **project_secrets}, directories.user: user_secrets}
+    by_directory = {
+        directories.data: {**user_secrets, **project_secrets},
+        directories.user: user_secrets,
+    }
     filled = merged.substitute(
         lambda directory: by_directory.get(directory, user_secrets),
         env,
@@ -204,14 +230,18 @@ def examine(
         stamp={path: stamp.get(path) for path in list_files(directories)},
         user_secrets=user_secrets,
         user_servers=frozenset(settings.servers) - merged.find_project_servers(directories.project),
-        user_packs=frozenset(pack for pack in settings.tools if not merged.names_secrets(pack, directories.project)),
+        user_packs=frozenset(
+            pack for pack in settings.tools if not merged.names_secrets(pack, directories.project)
+        ),
         project_approvals=merged.find_project_approvals(settings.agents, directories),
         snapshot=decision.snapshot,
         environment=env,
         agents=merged.written_agents,
         references=merged.references,
     )
-    errors = sorted(set(merged.errors), key=lambda error: (error.location or Location(""), error.message))
+    errors = sorted(
+        set(merged.errors), key=lambda error: (error.location or Location(""), error.message)
+    )
     return Examined(loaded, tuple(errors), merged.locate, files)
 
 
@@ -254,7 +284,8 @@ class _Merged:
             loc = _resolve_path(segments, self._raw)
             data: Any = yaml_loader.read(text, str(place)).data if text.strip() else text
         except _UnknownKeyError as error:
-            # Another program may use a name such as ONETOOL_X; only names with two underscores are surely settings.
+            # Another program may use a name such as ONETOOL_X; only names with two underscores are
+            # surely settings.
             message = f"{place}: {error.message}"
             is_ours = len(segments) > 1
             if is_ours:
@@ -268,7 +299,9 @@ class _Merged:
                 data = {key: data}
             self._parts.append(Part(data, lambda _: place, directory))
 
-    def substitute(self, secrets: Callable[[Path], Values], env: Values, report_missing: bool) -> JsonObject:
+    def substitute(
+        self, secrets: Callable[[Path], Values], env: Values, report_missing: bool
+    ) -> JsonObject:
         """Replace references by values; a layer sees only its own secrets and those of the user."""
 
         def resolve(reference: re.Match[str], loc: Loc) -> str:
@@ -296,7 +329,9 @@ class _Merged:
         for error in own_errors[:_MAX_PROBLEMS]:
             self._report(error["loc"], *self._phrase(error["type"], error["loc"], error))
         if len(own_errors) > _MAX_PROBLEMS:
-            self.errors.append(Problem(f"the settings have {len(own_errors) - _MAX_PROBLEMS:,} more problems"))
+            self.errors.append(
+                Problem(f"the settings have {len(own_errors) - _MAX_PROBLEMS:,} more problems")
+            )
         if settings is None or self._unresolved:
             settings = _keep_valid(data, self._unresolved)
         written = self.written_agents if errors else {}
@@ -318,16 +353,30 @@ class _Merged:
     def find_project_servers(self, project: Path | None) -> frozenset[str]:
         """Return the servers whose command the project sets."""
         sections = (part.data.get("servers") for part in self._parts if part.directory == project)
-        servers = (item for section in sections if isinstance(section, dict) for item in section.items())
-        return frozenset(name for name, server in servers if isinstance(server, dict) and _PROGRAM_KEYS & server.keys())
+        servers = (
+            item for section in sections if isinstance(section, dict) for item in section.items()
+        )
+        return frozenset(
+            name
+            for name, server in servers
+            if isinstance(server, dict) and _PROGRAM_KEYS & server.keys()
+        )
 
-    def find_project_approvals(self, agents: Iterable[str], directories: Directories) -> frozenset[str]:
-        """Return the agents whose `approvals.via` a project sets, in a file that the user did not name."""
+    def find_project_approvals(
+        self, agents: Iterable[str], directories: Directories
+    ) -> frozenset[str]:
+        """Return the agents whose `approvals.via` a project sets, in a file that the user did not
+        name.
+        """
         found: set[str] = set()
         for agent in agents:
             loc = ("agents", agent, "approvals", "via")
             part = self.find_part(loc)
-            is_project = part is not None and part.directory == directories.project and not directories.config_file
+            is_project = (
+                part is not None
+                and part.directory == directories.project
+                and not directories.config_file
+            )
             if part is not None and is_project and depth(part.data, loc) == len(loc):
                 found.add(agent)
         return frozenset(found)
@@ -335,7 +384,9 @@ class _Merged:
     def names_secrets(self, pack: str, project: Path | None) -> bool:
         """Return whether the project's settings list the secrets of this pack."""
         loc = ("tools", pack, "secrets")
-        return any(part.directory == project and depth(part.data, loc) == len(loc) for part in self._parts)
+        return any(
+            part.directory == project and depth(part.data, loc) == len(loc) for part in self._parts
+        )
 
     def locate(self, loc: Loc) -> Location:
         part = self.find_part(loc)
@@ -349,11 +400,18 @@ class _Merged:
         """Return the reason and a hint."""
         if kind == "extra_forbidden":
             return _describe_unknown_key(str(loc[-1]), known_keys(kind_at(loc[:-1])))
-        phrase = _PHRASES[kind].format_map(error.get("ctx", {})) if kind in _PHRASES else describe_problem(error)
+        phrase = (
+            _PHRASES[kind].format_map(error.get("ctx", {}))
+            if kind in _PHRASES
+            else describe_problem(error)
+        )
         # The raw value may be shown; the substituted one may contain a secret.
         value = value_at(self._raw, loc)
         echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
-        return f"{phrase}, not {shorten(value)}" if echo else phrase, QUOTE if kind == "string_type" else ""
+        return (
+            f"{phrase}, not {shorten(value)}" if echo else phrase,
+            QUOTE if kind == "string_type" else "",
+        )
 
 
 def _validate(data: JsonObject) -> tuple[Settings | None, list[Any]]:
@@ -364,7 +422,9 @@ def _validate(data: JsonObject) -> tuple[Settings | None, list[Any]]:
 
 
 def _keep_valid(data: JsonObject, unresolved: Iterable[Loc]) -> Settings:
-    """Return the settings without invalid values, removed one at a time because one error may cause others."""
+    """Return the settings without invalid values, removed one at a time because one error may cause
+    others.
+    """
     for loc in sorted(set(map(_smallest_unit, unresolved)), key=str):
         data = _remove(data, loc)
     for _ in range(_MAX_REMOVALS):
@@ -376,15 +436,23 @@ def _keep_valid(data: JsonObject, unresolved: Iterable[Loc]) -> Settings:
 
 
 def _smallest_unit(loc: Loc) -> Loc:
-    """Return the path of the server or list around a value: without one part, it would mean something else."""
-    return loc[:2] if loc[0] == "servers" else tuple(takewhile(lambda key: isinstance(key, str), loc))
+    """Return the path of the server or list around a value: without one part, it would mean
+    something else.
+    """
+    return (
+        loc[:2] if loc[0] == "servers" else tuple(takewhile(lambda key: isinstance(key, str), loc))
+    )
 
 
 def _remove(data: Any, loc: Loc) -> Any:
     """Return a copy without the value at this path, or without the nearest existing parent."""
     key = loc[0]
     inner = loc[1 : depth(data, loc)]
-    return {name: _remove(each, inner) if name == key else each for name, each in data.items() if name != key or inner}
+    return {
+        name: _remove(each, inner) if name == key else each
+        for name, each in data.items()
+        if name != key or inner
+    }
 
 
 def _merge(layers: Iterable[JsonMapping]) -> JsonObject:
@@ -400,7 +468,9 @@ def _overlay(below: JsonMapping, above: JsonMapping) -> JsonObject:
         old = result.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
             result[key] = _overlay(old, value)
-        elif not (isinstance(old, dict) and value is None):  # a bare `servers:` does not remove the servers
+        elif not (
+            isinstance(old, dict) and value is None
+        ):  # a bare `servers:` does not remove the servers
             result[key] = value
     return result
 
@@ -411,7 +481,9 @@ def _resolve_path(segments: list[str], tree: Any) -> Loc:
     kind: Any = Settings
     for segment in segments:
         existing = list(tree) if isinstance(tree, dict) else []
-        keys = (key for key in (*known_keys(kind), *existing) if key.casefold() == segment.casefold())
+        keys = (
+            key for key in (*known_keys(kind), *existing) if key.casefold() == segment.casefold()
+        )
         spelling = next(keys, None)
         if spelling is None and not accepts_any_key(kind):
             reason, hint = _describe_unknown_key(segment.lower(), known_keys(kind))
@@ -439,7 +511,10 @@ def _resolve_reference(reference: re.Match[str], secrets: Values, env: Values) -
         return "${"
     inside = _INSIDE_REFERENCE.fullmatch(reference[1])
     if inside is None or not reference[2]:
-        raise ConfigError("contains ${ without a valid reference such as ${NAME}", hint="write $${ for a literal ${")
+        raise ConfigError(
+            "contains ${ without a valid reference such as ${NAME}",
+            hint="write $${ for a literal ${",
+        )
     secret, name, default = inside.groups()
     value = secrets.get(name)
     # Only this variable is read: the daemon keeps the variables that are.
@@ -449,7 +524,10 @@ def _resolve_reference(reference: re.Match[str], secrets: Values, env: Values) -
         return value
     if default is None:
         variable = "" if secret else ", set the environment variable"
-        hint = f"run `onetool secret set {name}`{variable}, or write ${{{secret or ''}{name}:-default}}"
+        hint = (
+            f"run `onetool secret set {name}`{variable}, or write"
+            f" ${{{secret or ''}{name}:-default}}"
+        )
         raise ConfigError(f"refers to {name}, which is not set", hint=hint)
     return str(default)
 
@@ -458,9 +536,16 @@ def _resolve_tools_dir(data: JsonObject, merged: _Merged, directories: Directori
     """Resolve `tools_dir` relative to the file that sets it."""
     part = merged.find_part(("tools_dir",))
     entries = data.get("tools_dir")
-    if part is None or not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
+    if (
+        part is None
+        or not isinstance(entries, list)
+        or not all(isinstance(entry, str) for entry in entries)
+    ):
         return data
-    placed = [str(paths.resolve_path(entry, part.directory, directories.home)) if entry else entry for entry in entries]
+    placed = [
+        str(paths.resolve_path(entry, part.directory, directories.home)) if entry else entry
+        for entry in entries
+    ]
     return {**data, "tools_dir": placed}
 
 

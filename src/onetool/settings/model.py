@@ -1,8 +1,8 @@
 """The schema of onetool.yaml as frozen models: every key, its type and its default.
 
-`onetool.settings.load` reads the values and reports errors with file and line. Keys are spelled as in the file; the
-attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at first use. The docstring below a key
-describes it in the reference.
+`onetool.settings.load` reads the values and reports errors with file and line. Keys are spelled as
+in the file; the attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at
+first use. The docstring below a key describes it in the reference.
 """
 
 import re
@@ -74,7 +74,12 @@ def _check_store(value: str) -> str:
 
 def _check_host_pattern(value: str) -> str:
     name = value.removeprefix("*.")
-    if not name or set(name) & set("/@?# ") or not name.isprintable() or ("*" in name and name != "*"):
+    if (
+        not name
+        or set(name) & set("/@?# ")
+        or not name.isprintable()
+        or ("*" in name and name != "*")
+    ):
         raise ValueError("must be a host such as *.example.com or a.example.com:8080, not a URL")
     return value
 
@@ -87,7 +92,9 @@ def _check_origin(value: str) -> str:
 
 def _check_host_name(value: str) -> str:
     if not HOST_NAME.fullmatch(value):
-        raise ValueError("must be a host name such as tools.example.com, without scheme, port or path")
+        raise ValueError(
+            "must be a host name such as tools.example.com, without scheme, port or path"
+        )
     if value.lower() in {"localhost", "127.0.0.1"}:
         raise ValueError("is a loopback name, which needs no token; use the host name of the proxy")
     return value.lower()
@@ -111,9 +118,13 @@ def _check_time(value: str) -> str:
 def _check_issuer(value: str) -> str:
     host = urlsplit(_check_url(value)).hostname or ""
     if value.startswith("http://") and not is_loopback(host):
-        raise ValueError("must start with https://; plain http is for issuers on loopback addresses only")
+        raise ValueError(
+            "must start with https://; plain http is for issuers on loopback addresses only"
+        )
     if not host or set(value) & set("?#@ \t\n"):
-        raise ValueError("must be a URL without user name, query and fragment, such as https://id.example.com")
+        raise ValueError(
+            "must be a URL without user name, query and fragment, such as https://id.example.com"
+        )
     return value
 
 
@@ -146,7 +157,9 @@ NamesOrName = Annotated[Names, BeforeValidator(_as_list), Field(min_length=1)]
 HostName = Annotated[str, AfterValidator(_check_host_name)]
 Network = Annotated[str, AfterValidator(_check_network)]
 Origin = Annotated[str, AfterValidator(_check_origin)]
-LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(to_upper)]
+LogLevel = Annotated[
+    Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(to_upper)
+]
 
 
 class Section(BaseModel):
@@ -161,13 +174,17 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _drop_nulls(cls, data: Any) -> Any:
-        """Treat a key without a value, such as `servers:` with all its entries commented out, as a missing key."""
+        """Treat a key without a value, such as `servers:` with all its entries commented out, as a
+        missing key.
+        """
         if data is None:
             return {}
         if not isinstance(data, dict):
             return data
         removable = cls.kinds().keys() - cls.nullable_keys
-        return {key: value for key, value in data.items() if value is not None or key not in removable}
+        return {
+            key: value for key, value in data.items() if value is not None or key not in removable
+        }
 
 
 class CamelSection(Section):
@@ -203,7 +220,11 @@ class Param(Section):
         if self.type is None or (value is None and self.default is None and not self.required):
             return True
         is_boolean = isinstance(value, bool)
-        return is_boolean if self.type == "boolean" else not is_boolean and isinstance(value, PARAM_TYPES[self.type])
+        return (
+            is_boolean
+            if self.type == "boolean"
+            else not is_boolean and isinstance(value, PARAM_TYPES[self.type])
+        )
 
     @model_validator(mode="after")
     def _check_default(self) -> Self:
@@ -269,7 +290,10 @@ class OAuth(Section):
         if self.grant == "client_credentials" and not has_proof:
             raise ValueError("requires client_secret or private_key for grant client_credentials")
         if has_proof and self.issuer is None:
-            raise ValueError("requires issuer, the only authorization server that gets client_secret or private_key")
+            raise ValueError(
+                "requires issuer, the only authorization server that gets client_secret or"
+                " private_key"
+            )
         return self
 
 
@@ -338,7 +362,9 @@ class Server(Section):
         if (self.command is None) == (self.url is None):
             raise ValueError("requires exactly one of command and url")
         if self.url is None and (self.auth is not None or self.accounts):
-            raise ValueError("has auth or accounts, which require url; servers on stdio get credentials in env")
+            raise ValueError(
+                "has auth or accounts, which require url; servers on stdio get credentials in env"
+            )
         if self.auth is not None and any(name.lower() == "authorization" for name in self.headers):
             raise ValueError("has both auth and a header Authorization; keep only one of them")
         return self
@@ -361,7 +387,10 @@ class Sandbox(Section):
 
 
 class PackSettings(Section):
-    """The settings under `tools.<pack>`. Keys other than the declared ones are options of the pack itself."""
+    """The settings under `tools.<pack>`.
+
+    Keys other than the declared ones are options of the pack itself.
+    """
 
     model_config = ConfigDict(extra="allow")
     timeout: Seconds | None = None
@@ -498,7 +527,10 @@ class Http(CamelSection):
 
 
 class Llm(Section):
-    """The language model that tools use: an endpoint, or the model of the MCP client. Only the user can set it."""
+    """The language model that tools use: an endpoint, or the model of the MCP client.
+
+    Only the user can set it.
+    """
 
     base_url: Url | None = None
     """URL of an API that is compatible with OpenAI's chat completions, such as `https://api.openai.com/v1` or
@@ -620,7 +652,9 @@ class Agent(Section):
     @model_validator(mode="after")
     def _check_permissions(self) -> Self:
         if self.budgets.permissions not in {None, self.permissions}:
-            raise ValueError("has conflicting permissions and budgets.permissions; keep only one of them")
+            raise ValueError(
+                "has conflicting permissions and budgets.permissions; keep only one of them"
+            )
         return self
 
 
@@ -652,17 +686,24 @@ class Token(Section):
         return inf if self.expires is None else parse_time(self.expires)
 
 
-Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
 
 
 class Issuer(Section):
-    """An OpenID provider whose JWTs are accepted. If several entries accept a JWT, the first that maps it counts."""
+    """An OpenID provider whose JWTs are accepted.
+
+    If several entries accept a JWT, the first that maps it counts.
+    """
 
     issuer: IssuerUrl
     """URL of the OpenID provider, exactly as in the claim `iss`, such as `https://id.example.com`"""
     audience: NamesOrName
     """Accepted values of the claim `aud`: names of this server at the issuer"""
-    algorithms: tuple[Algorithm, ...] = Field(default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1)
+    algorithms: tuple[Algorithm, ...] = Field(
+        default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1
+    )
     """Accepted signature algorithms"""
     agent_claim: Name = "sub"
     """Claim that selects the agent, such as `email`, `groups` or `realm_access.roles`"""
@@ -819,7 +860,10 @@ class Settings(Section):
     @classmethod
     def _add_default_agent(cls, agents: Any) -> Any:
         written = agents.get("default") if isinstance(agents, dict) else ()
-        if not (written is None or isinstance(written, dict)) or _permissions_in_budgets(written) is not None:
+        if (
+            not (written is None or isinstance(written, dict))
+            or _permissions_in_budgets(written) is not None
+        ):
             return agents
         return {**agents, "default": {"permissions": ["read", "network"], **(written or {})}}
 
@@ -830,15 +874,26 @@ def _permissions_in_budgets(agent: Any) -> Any:
 
 
 def needs_own_application(settings: Settings) -> bool:
-    """Return whether each client needs its own application, because a server keeps state that belongs to a client."""
-    return any(server.enabled and server.stateful and not server.is_shared for server in settings.servers.values())
+    """Return whether each client needs its own application, because a server keeps state that
+    belongs to a client.
+    """
+    return any(
+        server.enabled and server.stateful and not server.is_shared
+        for server in settings.servers.values()
+    )
 
 
 def find_contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:
-    """Yield problems that involve more than one key: the location, the reason and, if there is one, a hint."""
+    """Yield problems that involve more than one key: the location, the reason and, if there is one,
+    a hint.
+    """
     for alias in settings.aliases:
         if iskeyword(alias):
-            yield ("aliases", alias), "is a Python keyword, so code cannot call it", "choose another name"
+            yield (
+                ("aliases", alias),
+                "is a Python keyword, so code cannot call it",
+                "choose another name",
+            )
         elif not alias.isidentifier():
             yield ("aliases", alias), "is not a valid Python name", "use letters, digits and _"
     yield from _unknown_agents(settings)
@@ -846,7 +901,10 @@ def find_contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[
     for name, agent in settings.agents.items():
         for index, client in enumerate(agent.clients):
             if owners.setdefault(client, name) != name:
-                yield ("agents", name, "clients", index), f"is already a client of agent {owners[client]}"
+                yield (
+                    ("agents", name, "clients", index),
+                    f"is already a client of agent {owners[client]}",
+                )
     yield from _invisible_names(settings)
 
 
@@ -856,7 +914,9 @@ def _unknown_agents(settings: Settings) -> Iterator[tuple[Loc, str]]:
     for index, token in enumerate(settings.auth.tokens):
         named["tokens", index, "agent"] = token.agent
     for index, issuer in enumerate(settings.auth.issuers):
-        named |= {("issuers", index, "agents", value): agent for value, agent in issuer.agents.items()}
+        named |= {
+            ("issuers", index, "agents", value): agent for value, agent in issuer.agents.items()
+        }
         named["issuers", index, "default_agent"] = issuer.default_agent
     for loc, agent in named.items():
         if agent is not None and agent not in settings.agents:
@@ -869,7 +929,10 @@ def _invisible_names(settings: Settings) -> Iterator[tuple[Loc, str]]:
         names += [(section, name) for name in getattr(settings, section)]
     for loc in names:
         if character := find_in_name(str(loc[-1])):
-            yield (*loc[:-1], ascii(loc[-1])), f"must not contain the invisible character {character}"
+            yield (
+                (*loc[:-1], ascii(loc[-1])),
+                f"must not contain the invisible character {character}",
+            )
 
 
 def known_keys(kind: Any) -> tuple[str, ...]:
@@ -877,7 +940,11 @@ def known_keys(kind: Any) -> tuple[str, ...]:
 
 
 def accepts_any_key(kind: Any) -> bool:
-    return kind is Any or get_origin(kind) is Mapping or (_is_section(kind) and kind.model_config["extra"] == "allow")
+    return (
+        kind is Any
+        or get_origin(kind) is Mapping
+        or (_is_section(kind) and kind.model_config["extra"] == "allow")
+    )
 
 
 def kind_under(kind: Any, key: str | int) -> Any:

@@ -1,7 +1,7 @@
 """Locate the working directory, the user's settings directory and the project's settings directory.
 
-Paths are computed from the arguments; nothing is created. A directory whose settings file the user named is trusted;
-`onetool.settings.trust` decides about any other project directory.
+Paths are computed from the arguments; nothing is created. A directory whose settings file the user
+named is trusted; `onetool.settings.trust` decides about any other project directory.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,9 @@ PROJECTS = "projects"
 
 @dataclass(frozen=True, slots=True)
 class Directories:
-    """The directories in use. `project` is None if there is none or if it would be the user's directory.
+    """The directories in use.
+
+    `project` is None if there is none or if it would be the user's directory.
 
     It is in the working directory, or in a parent inside the same repository.
     """
@@ -37,17 +39,25 @@ class Directories:
 
     @property
     def private(self) -> Path:
-        """Return the directory of what a person has decided: approvals and grants, accepted tools and snippets.
+        """Return the directory of what a person has decided: approvals and grants, accepted tools
+        and snippets.
 
-        For a project, it is in the user's directory, because a cloned repository could contain such files.
+        For a project, it is in the user's directory, because a cloned repository could contain such
+        files.
         """
         if self.config_file is not None or self.data == self.user:
             return self.data
-        return self.user / PROJECTS / sha256(realpath(self.data).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return (
+            self.user
+            / PROJECTS
+            / sha256(realpath(self.data).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        )
 
     @property
     def root(self) -> Path:
-        """Return the directory to which settings with paths refer: the project's, or else the working directory."""
+        """Return the directory to which settings with paths refer: the project's, or else the
+        working directory.
+        """
         is_in_use = self.project is not None and self.trusted and self.config_file is None
         return self.project.parent if self.project is not None and is_in_use else self.working_dir
 
@@ -68,7 +78,9 @@ class Directories:
         return directory / CONFIG
 
     def pack_directories(self, tools_dir: Iterable[str]) -> list[Path]:
-        """Return the directories of extension packs: the project's, the user's, then those of the settings."""
+        """Return the directories of extension packs: the project's, the user's, then those of the
+        settings.
+        """
         configured = (resolve_path(text, self.working_dir, self.home) for text in tools_dir)
         return [*(layer / "tools" for layer in reversed(self.layers)), *configured]
 
@@ -78,7 +90,9 @@ class Directories:
         return next((path for path in candidates if path.exists()), None)
 
 
-def find_directories(env: Mapping[str, str], cwd: Path, config_file: Path | None, home: Path) -> Directories:
+def find_directories(
+    env: Mapping[str, str], cwd: Path, config_file: Path | None, home: Path
+) -> Directories:
     working_dir = resolve_path(env.get("OT_CWD", ""), cwd, home)
     user = home / FOLDER
     named = str(config_file) if config_file is not None else env.get("ONETOOL_CONFIG", "")
@@ -90,9 +104,13 @@ def find_directories(env: Mapping[str, str], cwd: Path, config_file: Path | None
 
 
 def _find_project(working_dir: Path, user: Path) -> Path:
-    """Return the nearest `.onetool`, in the working directory or its parents up to the root of the repository."""
+    """Return the nearest `.onetool`, in the working directory or its parents up to the root of the
+    repository.
+    """
     directories = [working_dir, *Path(realpath(working_dir)).parents]
-    root = next((index for index, directory in enumerate(directories) if lexists(directory / ".git")), 0)
+    root = next(
+        (index for index, directory in enumerate(directories) if lexists(directory / ".git")), 0
+    )
     projects = [directory / FOLDER for directory in directories[: root + 1]]
     found = (project for project in projects if is_directory(project) and not _same(project, user))
     return next(found, projects[0])
@@ -115,12 +133,16 @@ def is_inside(path: Path, directory: Path) -> bool:
 
 
 def agent_files(directory: Path) -> tuple[Path, ...]:
-    found = (path for pattern in ("*.yml", "*.yaml") for path in (directory / "agents").glob(pattern))
+    found = (
+        path for pattern in ("*.yml", "*.yaml") for path in (directory / "agents").glob(pattern)
+    )
     return tuple(sorted(path for path in found if not path.name.startswith(".")))
 
 
 def extension_files(tools: Path) -> tuple[Path, ...]:
-    """Return the extension files in a directory of packs, such as `.onetool/tools`, and in its subdirectories."""
+    """Return the extension files in a directory of packs, such as `.onetool/tools`, and in its
+    subdirectories.
+    """
     found = (file for pattern in ("*_tools.py", "*/*_tools.py") for file in tools.glob(pattern))
     return tuple(sorted(file for file in found if not file.name.startswith(".")))
 
@@ -133,4 +155,6 @@ def is_directory(path: Path) -> bool:
 
 
 def _same(one: Path, other: Path) -> bool:
-    return realpath(one) == realpath(other)  # unlike Path.resolve, it does not raise for a link loop
+    return realpath(one) == realpath(
+        other
+    )  # unlike Path.resolve, it does not raise for a link loop

@@ -1,7 +1,7 @@
 """Determines the start directory of upstream servers and the local files that they execute.
 
-A server of the user's settings starts in a private directory, so that files of the working directory cannot influence
-it. A server of a trusted project starts in the directory of the project.
+A server of the user's settings starts in a private directory, so that files of the working
+directory cannot influence it. A server of a trusted project starts in the directory of the project.
 """
 
 import re
@@ -16,10 +16,14 @@ from onetool.settings.load import Loaded
 from onetool.settings.model import Server
 from onetool.settings.paths import Directories, is_directory, resolve_path
 
-PROJECT = "project"  # the value of `cwd` that means the directory of the project, or else the working directory
+# the value of `cwd` that means the directory of the project, or else the working directory
+PROJECT = "project"
 PRIVATE = "servers"  # the directory of private directories, in the user's settings directory
-# Options of launchers whose value is a directory with code, and variables that hold such directories.
-CODE_OPTIONS = frozenset({"--directory", "--project", "--from", "--with", "--with-editable", "--prefix"})
+# Options of launchers whose value is a directory with code, and variables that hold such
+# directories.
+CODE_OPTIONS = frozenset(
+    {"--directory", "--project", "--from", "--with", "--with-editable", "--prefix"}
+)
 CODE_VARIABLES = (
     "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PYTHONPATH",
     "PYTHONSTARTUP", "PYTHONHOME", "NODE_PATH", "RUBYLIB", "PERL5LIB", "CLASSPATH",
@@ -27,12 +31,30 @@ CODE_VARIABLES = (
 NPM = frozenset({"npm", "npx"})
 DOWNLOAD_SECONDS = 120.0
 PACKAGE_RUNNERS = frozenset({*NPM, "bunx", "pnpm", "pnpx", "yarn", "uv", "uvx"})
-INTERPRETER = re.compile(r"(python|pypy|node|deno|bun|ruby|perl|php|java|lua)[\d.]*|tsx|ts-node|(ba|da|z|k|fi)?sh|make")
+INTERPRETER = re.compile(
+    r"(python|pypy|node|deno|bun|ruby|perl|php|java|lua)[\d.]*|tsx|ts-node|(ba|da|z|k|fi)?sh|make"
+)
 SHELL = re.compile(r"(ba|da|z|k|fi)?sh")
 SHELL_TEXT = re.compile(r"-[a-z]*c|--command")
 SUBCOMMANDS = frozenset({"run", "exec", "x", "tool", "dlx", "start"})
-FLAGS = frozenset({"-y", "--yes", "-q", "--quiet", "--offline", "--prefer-offline", "-u", "-B", "-E", "-I", "-s", "-A"})
-# Files that a launcher reads in its start directory, and files that an interpreter executes in a given directory.
+FLAGS = frozenset(
+    {
+        "-y",
+        "--yes",
+        "-q",
+        "--quiet",
+        "--offline",
+        "--prefer-offline",
+        "-u",
+        "-B",
+        "-E",
+        "-I",
+        "-s",
+        "-A",
+    }
+)
+# Files that a launcher reads in its start directory, and files that an interpreter executes in a
+# given directory.
 PROJECT_FILES = {
     **dict.fromkeys(("npm", "npx", "bun", "bunx", "pnpm", "pnpx", "yarn"), ("package.json",)),
     "deno": ("deno.json", "deno.jsonc", "package.json"),
@@ -60,20 +82,30 @@ def start_directory(name: str, server: Server, loaded: Loaded) -> Path:
     """Return the directory in which a server starts."""
     directories = loaded.directories
     if server.cwd is None:
-        return private_directory(name, directories) if name in loaded.user_servers else directories.root
+        return (
+            private_directory(name, directories)
+            if name in loaded.user_servers
+            else directories.root
+        )
     if server.cwd == PROJECT:
         return directories.root
     return resolve_path(server.cwd, directories.root, directories.home)
 
 
 def imports_from_directory(server: Server, directory: Path) -> bool:
-    """Return whether the server runs a script or module of this directory, which PYTHONSAFEPATH would hide."""
+    """Return whether the server runs a script or module of this directory, which PYTHONSAFEPATH
+    would hide.
+    """
     words = [str(server.command), *server.args]
     scripts = (_to_path(word, directory) for word in server.args if word.endswith((".py", ".pyw")))
-    return any(script and script.is_file() for script in scripts) or any(_find_named_modules(words, directory))
+    return any(script and script.is_file() for script in scripts) or any(
+        _find_named_modules(words, directory)
+    )
 
 
-def find_local_programs(server: Server, directory: Path, search_path: str | None = None) -> list[Path]:
+def find_local_programs(
+    server: Server, directory: Path, search_path: str | None = None
+) -> list[Path]:
     """Return the paths whose content this server executes, as far as its settings name them.
 
     `search_path` is the PATH of the client, by default that of this process.
@@ -93,33 +125,46 @@ def find_local_programs(server: Server, directory: Path, search_path: str | None
     ]
     if not ignores_packages(server):
         found += [directory / name for name in PROJECT_FILES.get(PurePath(server.command).name, ())]
-    around = [path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES]  # scripts import their neighbors
+    around = [
+        path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES
+    ]  # scripts import their neighbors
     # A program in a virtual environment loads all of it.
-    environments = [path.parent.parent for path in found if (path.parent.parent / "pyvenv.cfg").is_file()]
+    environments = [
+        path.parent.parent for path in found if (path.parent.parent / "pyvenv.cfg").is_file()
+    ]
     return list(dict.fromkeys([*found, *around, *environments]))
 
 
 def ignores_packages(server: Server) -> bool:
-    """Return whether npm downloads the program of this server, so that local packages must not affect it.
+    """Return whether npm downloads the program of this server, so that local packages must not
+    affect it.
 
-    A server that names a directory with `cwd`, `--prefix` or a local package uses the packages of that directory.
+    A server that names a directory with `cwd`, `--prefix` or a local package uses the packages of
+    that directory.
     """
     name = PurePath(str(server.command)).name
     words = server.args
     is_fetched = name == "npx" or (name == "npm" and not {"exec", "x"}.isdisjoint(words[:1]))
-    is_local = any(word.startswith((".", "/", "~", "file:")) for word in _iterate_launch_words(words))
+    is_local = any(
+        word.startswith((".", "/", "~", "file:")) for word in _iterate_launch_words(words)
+    )
     has_prefix = any(word.partition("=")[0] == "--prefix" for word in words)
     return is_fetched and not is_local and not has_prefix and server.cwd in {None, PROJECT}
 
 
 def start_seconds(server: Server) -> float:
-    """Return the timeout of the start of a server. Package runners may have to download its packages."""
+    """Return the timeout of the start of a server.
+
+    Package runners may have to download its packages.
+    """
     is_downloaded = PurePath(server.command or "").stem in PACKAGE_RUNNERS
     return max(server.timeout, DOWNLOAD_SECONDS) if is_downloaded else server.timeout
 
 
 def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that make uv read the user's configuration but none of its start directory and its parents."""
+    """Return variables that make uv read the user's configuration but none of its start directory
+    and its parents.
+    """
     home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "")) / ".config"
     files = [Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]
     known = next((str(file) for file in files if file.is_absolute() and file.is_file()), None)
@@ -130,12 +175,18 @@ def _find_named_files(words: list[str], directory: Path) -> Iterator[Path]:
     """Yield existing files, and paths of programs that could be created later."""
     for word in words[1:]:
         path = _to_path(word.partition("=")[2] if word.startswith("-") else word, directory)
-        if path is not None and (path.suffix.lower() in CODE_SUFFIXES or path.is_file()) and not is_directory(path):
+        if (
+            path is not None
+            and (path.suffix.lower() in CODE_SUFFIXES or path.is_file())
+            and not is_directory(path)
+        ):
             yield path
 
 
 def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield files that the text of `sh -c` names, in the server's directory or in one that the text names."""
+    """Yield files that the text of `sh -c` names, in the server's directory or in one that the text
+    names.
+    """
     if not SHELL.fullmatch(PurePath(str(server.command)).name):
         return
     for option, text in pairwise(server.args):
@@ -147,23 +198,40 @@ def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
             words = ["", *lexer]
         except ValueError:  # an unclosed quote, which the shell rejects too
             words = ["", *text.split()]
-        places = [directory, *(place for word in words if (place := _to_path(word, directory)) and is_directory(place))]
+        places = [
+            directory,
+            *(
+                place
+                for word in words
+                if (place := _to_path(word, directory)) and is_directory(place)
+            ),
+        ]
         for place in dict.fromkeys(places):
             yield from (*_find_named_files(words, place), *_find_named_modules(words, place))
             yield from (
-                path for word in words if "/" in word and (path := _to_path(word, place)) and not is_directory(path)
+                path
+                for word in words
+                if "/" in word and (path := _to_path(word, place)) and not is_directory(path)
             )
 
 
 def _find_programs(server: Server, directory: Path, search_path: str | None) -> Iterator[Path]:
-    """Yield the program of a server, and the paths in its PATH where another program of that name could be created."""
+    """Yield the program of a server, and the paths in its PATH where another program of that name
+    could be created.
+    """
     command = str(server.command)
     path = server.env.get("PATH", "")
     if "/" in command:
         yield from filter(None, [_to_path(command, directory)])
         return
-    yield from (Path(found) for each in (search_path, path or None) if (found := shutil.which(command, path=each)))
-    yield from (place / command for entry in path.split(":") if (place := _to_path(entry, directory)))
+    yield from (
+        Path(found)
+        for each in (search_path, path or None)
+        if (found := shutil.which(command, path=each))
+    )
+    yield from (
+        place / command for entry in path.split(":") if (place := _to_path(entry, directory))
+    )
 
 
 def _find_scripts(server: Server, directory: Path) -> Iterator[Path]:
@@ -179,7 +247,10 @@ def _find_scripts(server: Server, directory: Path) -> Iterator[Path]:
         if is_directory(path):
             yield from (path / name for name in ENTRY_FILES)
         elif command not in PACKAGE_RUNNERS:
-            yield from (path.parent, *(path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES))
+            yield from (
+                path.parent,
+                *(path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES),
+            )
 
 
 def _iterate_launch_words(words: Sequence[str]) -> Iterator[str]:
@@ -199,13 +270,24 @@ def _find_named_modules(words: list[str], directory: Path) -> Iterator[Path]:
     for option, module in pairwise(words):
         top = module.partition(".")[0]
         if option == _MODULE_OPTION and top.isidentifier():
-            yield from (path for path in (directory / top, directory / f"{top}.py") if path.exists())
+            yield from (
+                path for path in (directory / top, directory / f"{top}.py") if path.exists()
+            )
 
 
 def _find_code_directories(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield directories with code. Directories in variables are included even if they do not exist yet."""
-    words = [part for word in server.args for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    named = (_to_path(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS)
+    """Yield directories with code.
+
+    Directories in variables are included even if they do not exist yet.
+    """
+    words = [
+        part
+        for word in server.args
+        for part in (word.split("=", 1) if word.startswith("--") else [word])
+    ]
+    named = (
+        _to_path(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS
+    )
     yield from (path for path in named if path is not None and is_directory(path))
     texts = [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
     yield from filter(None, (_to_path(text, directory) for text in texts))

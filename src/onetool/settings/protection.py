@@ -1,8 +1,8 @@
 """Computes from the settings which paths tools may not read and which they may not write.
 
-Settings directories are hidden, trusted or not. Everything that the server loads or executes is protected: extension
-directories, bundles, programs of upstream servers, files of the working directory that configure launchers, and the
-files from which assistants start programs.
+Settings directories are hidden, trusted or not. Everything that the server loads or executes is
+protected: extension directories, bundles, programs of upstream servers, files of the working
+directory that configure launchers, and the files from which assistants start programs.
 """
 
 import os
@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 from onetool.processes.daemon_client import list_socket_directories
 from onetool.settings.load import Loaded
-from onetool.settings.paths import CONFIG, FOLDER, PROMPTS, SECRETS, Directories, extension_files, resolve_path
+from onetool.settings.paths import (
+    CONFIG,
+    FOLDER,
+    PROMPTS,
+    SECRETS,
+    Directories,
+    extension_files,
+    resolve_path,
+)
 from onetool.settings.programs import find_local_programs, start_directory
 from onetool.util.logging import list_rotated
 
@@ -22,14 +30,16 @@ PROCESSES = "/proc"  # the environment of every process can be read there
 HIDDEN = (SECRETS, "trust.json", "logs", "stats", "tmp", "cache", "runs", "state")
 PROTECTED = (PROMPTS, "agents", "tools", "bundles", "environments")
 PACKAGES = ("onetool", "onetool_child")
-# uv, npm, their relatives and the programs of `test.run` read or execute these in the directory in which they start.
+# uv, npm, their relatives and the programs of `test.run` read or execute these in the directory in
+# which they start.
 LAUNCHER_FILES = (
     "pyproject.toml", "setup.py", "setup.cfg", "uv.toml", "uv.lock", ".python-version", ".python-versions", ".venv",
     "package.json", "package-lock.json", ".npmrc", "bunfig.toml", ".yarnrc", ".yarnrc.yml", ".pnpmfile.cjs",
     "pnpm-workspace.yaml", "deno.json", "deno.jsonc", "node_modules",
     "pytest.ini", ".pytest.ini", "tox.ini", "mix.exs",
 )  # fmt: skip
-# Assistants and editors start the programs that these name, in any directory in which they are opened.
+# Assistants and editors start the programs that these name, in any directory in which they are
+# opened.
 ASSISTANT_NAMES = (
     ".mcp.json", "mcp.json", ".claude", ".claude.json", "claude_desktop_config.json", ".cursor", ".vscode", ".codex",
     ".gemini", ".windsurf", "mcp_config.json", ".zed",
@@ -39,9 +49,9 @@ ASSISTANT_NAMES = (
 class Protection(NamedTuple):
     """Paths that tools may not access.
 
-    `names` are hidden in every directory, and `protected_names` are protected there; `hidden` and `protected` are
-    absolute paths that include their contents. `pack_directories` contain the working directory, so only the packs in
-    them are protected.
+    `names` are hidden in every directory, and `protected_names` are protected there; `hidden` and
+    `protected` are absolute paths that include their contents. `pack_directories` contain the
+    working directory, so only the packs in them are protected.
     """
 
     names: tuple[str, ...]
@@ -62,7 +72,11 @@ def compute_protection(loaded: Loaded) -> Protection:
         *_find_hidden_settings(directories),
         *map(Path, list_socket_directories(loaded.environment)),
     ]
-    protected = [path for path in _find_executed_paths(loaded) if not _contains(path, directories.working_dir)]
+    protected = [
+        path
+        for path in _find_executed_paths(loaded)
+        if not _contains(path, directories.working_dir)
+    ]
     around = [
         path
         for path in directories.pack_directories(loaded.settings.tools_dir)
@@ -79,7 +93,11 @@ def _find_hidden_settings(directories: Directories) -> Iterator[Path]:
         yield project
     if directories.config_file is not None:
         directory = directories.config_file.parent
-        yield from (directories.config_file, directory / CONFIG, *(directory / name for name in HIDDEN))
+        yield from (
+            directories.config_file,
+            directory / CONFIG,
+            *(directory / name for name in HIDDEN),
+        )
 
 
 def _find_executed_paths(loaded: Loaded) -> Iterator[Path]:
@@ -102,7 +120,9 @@ def _find_pack_paths(directory: Path) -> Iterator[Path]:
     """Yield every pack of a directory and the targets of its links, which can be executed."""
     packs = dict.fromkeys(file.parent for file in extension_files(directory))
     yield from packs
-    yield from (Path(os.path.realpath(entry)) for entry in directory.glob("*") if entry.is_symlink())
+    yield from (
+        Path(os.path.realpath(entry)) for entry in directory.glob("*") if entry.is_symlink()
+    )
     for pack in packs:
         for parent, directories, files in os.walk(pack):
             for entry in (Path(parent, name) for name in (*directories, *files)):

@@ -1,4 +1,5 @@
-"""Templates that `onetool init` and `ot.scaffold` write: a commented settings file and an example extension pack.
+"""Templates that `onetool init` and `ot.scaffold` write: a commented settings file and an example
+extension pack.
 
 Existing files are not changed.
 """
@@ -303,7 +304,9 @@ def write_settings_directory(directory: Path) -> list[Path]:
 
 def write_extension(directory: Path, pack: str) -> Path:
     if not pack.isidentifier() or iskeyword(pack):
-        raise ToolError(f"invalid pack name {quote(pack)}: expected letters, digits and _, such as my_pack")
+        raise ToolError(
+            f"invalid pack name {quote(pack)}: expected letters, digits and _, such as my_pack"
+        )
     file = extension_file(directory, pack)
     if not _write_new(file, EXTENSION.format(pack=pack)):
         raise ToolError(f"{file} already exists", hint="edit it, or choose another name")
@@ -315,7 +318,9 @@ def extension_file(directory: Path, pack: str) -> Path:
 
 
 def _write_new(file: Path, text: str) -> bool:
-    """Write the file unless it exists, even if another process creates it meanwhile; return whether it was written."""
+    """Write the file unless it exists, even if another process creates it meanwhile; return whether
+    it was written.
+    """
     if os.path.lexists(file):
         return False
     try:

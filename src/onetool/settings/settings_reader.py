@@ -42,39 +42,54 @@ def examine_settings(
 
 
 def validate_settings(values: JsonMapping) -> Settings:
-    """Return the settings that a program passed as a mapping; raise ConfigError if they are invalid."""
+    """Return the settings that a program passed as a mapping; raise ConfigError if they are
+    invalid.
+    """
     from pydantic import ValidationError
 
     try:
         return Settings.model_validate(dict(values))
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
-        problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:MAX_LISTED_PROBLEMS]]
+        problems = [
+            f"{'.'.join(map(str, each['loc']))}: {each['msg']}"
+            for each in found[:MAX_LISTED_PROBLEMS]
+        ]
         more = f"; and {len(found) - len(problems):,} more" if len(found) > len(problems) else ""
         raise ConfigError(f"invalid settings: {'; '.join(problems)}{more}") from None
 
 
 def wrap_settings(settings: Settings, directory: Path | None = None) -> Loaded:
-    """Return settings that a program passed in, without reading files. `directory` is the data directory."""
+    """Return settings that a program passed in, without reading files.
+
+    `directory` is the data directory.
+    """
     user = Path.home() / FOLDER if directory is None else directory
     return Loaded(settings, {}, (), (), Directories(working_dir=Path.cwd(), user=user))
 
 
-def apply_stored(loaded: Loaded, stored: StoredSettings, files: SettingsContents | None = None) -> Examined:
+def apply_stored(
+    loaded: Loaded, stored: StoredSettings, files: SettingsContents | None = None
+) -> Examined:
     """Return the settings with those in the store over the files, which may have been read already."""
     if stored == NOTHING_STORED:
         return Examined(loaded, (), _locate_key, files or SettingsContents())
     examined = examine(loaded.directories, loaded.environment, stored=stored, files=files)
-    read = replace(examined.loaded, problems=loaded.problems, snapshot=loaded.snapshot, stamp=loaded.stamp)
+    read = replace(
+        examined.loaded, problems=loaded.problems, snapshot=loaded.snapshot, stamp=loaded.stamp
+    )
     return replace(examined, loaded=read)
 
 
 class SettingsReader:
-    """Reader of the settings. `examine` reads the files; without it, a program passes the settings with `read`.
+    """Reader of the settings.
 
-    With a store, the settings there are over the files once `join` was called. Before, and if they cannot be read, no
-    agent may call anything. Settings in the store that are invalid here do not take effect: the last valid ones
-    stay, or those of the files at first, and what the invalid ones change is denied.
+    `examine` reads the files; without it, a program passes the settings with `read`.
+
+    With a store, the settings there are over the files once `join` was called. Before, and if they
+    cannot be read, no agent may call anything. Settings in the store that are invalid here do not
+    take effect: the last valid ones stay, or those of the files at first, and what the invalid ones
+    change is denied.
     """
 
     def __init__(
@@ -87,15 +102,22 @@ class SettingsReader:
         self._examine = examine
         self._environment = environment
         self.has_files = examine is not None
-        self._first_files: SettingsContents | None = None  # as they were read for the first settings
+        self._first_files: SettingsContents | None = (
+            None  # as they were read for the first settings
+        )
         self._at_start: Snapshot | None = None  # of a project that only ONETOOL_TRUST=1 trusts
         self._storage: SettingsStorage | None = None
         self._store = ""  # the store of the settings that the storage belongs to
         self._seen: StoredSettings | None = NOTHING_STORED  # what was read from the storage last
-        self._valid: tuple[Loaded, StoredSettings] | None = None  # the last valid settings with those in the store
+        self._valid: tuple[Loaded, StoredSettings] | None = (
+            None  # the last valid settings with those in the store
+        )
 
     def join(self, storage: SettingsStorage, store: str) -> bool:
-        """Use the settings in this store from now on. Return whether that is another one than before."""
+        """Use the settings in this store from now on.
+
+        Return whether that is another one than before.
+        """
         if storage is self._storage:
             return False
         self._storage = storage
@@ -116,14 +138,19 @@ class SettingsReader:
             return None
 
     def _get_stored_over(self, loaded: Loaded) -> StoredSettings | None:
-        """Return the settings in the store; None before `join` was called with the store of these settings."""
+        """Return the settings in the store; None before `join` was called with the store of these
+        settings.
+        """
         is_joined = (loaded.settings.store or "") == self._store
         return self.get_stored() if is_joined else None
 
-    # --- reading --------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def read(self) -> Examined:
-        """Return what the files say now, with the settings in the store over them. Each file is read once."""
+        """Return what the files say now, with the settings in the store over them.
+
+        Each file is read once.
+        """
         examined = self._read_files()
         if not self.has_files:
             return examined
@@ -141,7 +168,9 @@ class SettingsReader:
             return self._examine()
 
     def read_first(self) -> Loaded:
-        """Return the settings; if they are invalid, the defaults with the same directories, and the error."""
+        """Return the settings; if they are invalid, the defaults with the same directories, and the
+        error.
+        """
         try:
             examined = self.read()
             loaded = examined.require()
@@ -152,7 +181,8 @@ class SettingsReader:
         return loaded
 
     def take_first_files(self, directories: Directories) -> SettingsContents | None:
-        """Return the files as they were read at first, so that a command reads them once; None if they differ now.
+        """Return the files as they were read at first, so that a command reads them once; None if
+        they differ now.
 
         They are returned once.
         """
@@ -170,17 +200,23 @@ class SettingsReader:
         return Loaded(Settings(), {}, (), (), loaded.directories, loaded.stamp)
 
     def reread(self, old: Loaded, examined: Examined | None = None, *, unasked: bool) -> Loaded:
-        """Return the settings for a reload, as they were just read, or read now. Raise ConfigError if they are invalid.
+        """Return the settings for a reload, as they were just read, or read now.
 
-        Raise if a project would be dropped because it changed since a person trusted it. With `unasked`, for a reload
-        that no person requested, also raise if it is no longer trusted at all, or if a settings file was deleted.
+        Raise ConfigError if they are invalid.
+
+        Raise if a project would be dropped because it changed since a person trusted it. With
+        `unasked`, for a reload that no person requested, also raise if it is no longer trusted at
+        all, or if a settings file was deleted.
         """
         loaded = (examined or self.read()).require()
         if loaded.snapshot is not None:
             self._reject_later_changes(loaded, loaded.snapshot)
         project = old.directories.project
         if project is not None and loaded.directories.project is None:
-            is_recorded = is_directory(project) and changes_since_trusted(project, old.directories.user) is not None
+            is_recorded = (
+                is_directory(project)
+                and changes_since_trusted(project, old.directories.user) is not None
+            )
             if unasked or is_recorded:
                 raise _untrusted_error(project, loaded)
         for gone in set(config_files(old)).difference(loaded.files) if unasked else ():
@@ -199,7 +235,9 @@ class SettingsReader:
                     self._reject_later_changes(loaded, decision.snapshot)
                 self._at_start = decision.snapshot
         loaded = replace(loaded, problems=old.problems, snapshot=old.snapshot)
-        text, secrets = (str(files.contents.get(path, "")) for path in (STORED_CONFIG, STORED_SECRETS))
+        text, secrets = (
+            str(files.contents.get(path, "")) for path in (STORED_CONFIG, STORED_SECRETS)
+        )
         self._seen = StoredSettings(text, secrets)
         self._valid = loaded, self._seen
         return loaded
@@ -223,12 +261,18 @@ class SettingsReader:
         if stored.problem:  # nobody knows what it would change
             names = set() if self._valid else set(base.settings.agents)
         denied = deny(
-            base, names, changes["servers"], bundles=changes["bundle_secrets"], denies_hosts=bool(changes["http"])
+            base,
+            names,
+            changes["servers"],
+            bundles=changes["bundle_secrets"],
+            denies_hosts=bool(changes["http"]),
         )
         return replace(denied, problems=(*loaded.problems, *covered.errors), stamp=loaded.stamp)
 
     def _reject_later_changes(self, loaded: Loaded, snapshot: Snapshot) -> None:
-        """Raise if a project trusted by ONETOOL_TRUST=1 changed: a run must not write what a reload executes."""
+        """Raise if a project trusted by ONETOOL_TRUST=1 changed: a run must not write what a reload
+        executes.
+        """
         if self._at_start is None:  # the first settings that could be read
             self._at_start = snapshot
         assert loaded.directories.project is not None
@@ -239,7 +283,9 @@ class SettingsReader:
         return still_trusted(loaded.directories, self._environment, self._at_start)
 
     def examine(self, loaded: Loaded) -> Examined:
-        """Return the current settings with their problems, or `loaded` if a program passed the settings in."""
+        """Return the current settings with their problems, or `loaded` if a program passed the
+        settings in.
+        """
         if self._examine is None:
             return Examined(loaded, (), _locate_key)
         examined = self._examine()
@@ -279,7 +325,9 @@ def _parse_sections(text: str) -> dict[str, JsonObject]:
     except ConfigError:
         data = None
     found = data if isinstance(data, dict) else {}
-    return {name: found[name] if isinstance(found.get(name), dict) else {} for name in STORED_SECTIONS}
+    return {
+        name: found[name] if isinstance(found.get(name), dict) else {} for name in STORED_SECTIONS
+    }
 
 
 def deny(
@@ -290,21 +338,28 @@ def deny(
     bundles: Collection[str] = (),
     denies_hosts: bool = False,
 ) -> Loaded:
-    """Return the settings with agents that may call nothing, disabled servers and bundles without secrets.
+    """Return the settings with agents that may call nothing, disabled servers and bundles without
+    secrets.
 
     With `denies_hosts`, no host is allowed.
     """
     settings = loaded.settings
     changed: JsonObject = {
         "agents": {
-            name: agent.model_copy(update={"permissions": frozenset(), "tools": ()}) if name in agents else agent
+            name: (
+                agent.model_copy(update={"permissions": frozenset(), "tools": ()})
+                if name in agents
+                else agent
+            )
             for name, agent in settings.agents.items()
         },
         "servers": {
             name: server.model_copy(update={"enabled": False}) if name in servers else server
             for name, server in settings.servers.items()
         },
-        "bundle_secrets": {name: uses for name, uses in settings.bundle_secrets.items() if name not in bundles},
+        "bundle_secrets": {
+            name: uses for name, uses in settings.bundle_secrets.items() if name not in bundles
+        },
     }
     if denies_hosts:
         changed["http"] = settings.http.model_copy(update={"allowed_hosts": ()})

@@ -7,7 +7,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
-    """Settings that replicas share, over their own files: the texts of a settings file and of a file of secrets."""
+    """Settings that replicas share, over their own files: the texts of a settings file and of a
+    file of secrets.
+    """
 
     text: str = ""
     secrets: str = field(default="", repr=False)
@@ -25,7 +27,10 @@ class SettingsStorage:
         return None
 
     def get(self) -> StoredSettings:
-        """Return the last known settings over the files, at once. Raise StorageError if none are known yet."""
+        """Return the last known settings over the files, at once.
+
+        Raise StorageError if none are known yet.
+        """
         return NOTHING_STORED
 
     def refresh(self) -> StoredSettings:
@@ -39,5 +44,8 @@ class EditableSettings(Protocol):
     def get(self) -> StoredSettings: ...
     def read_history(self) -> str: ...
     def update(self, change: Callable[[StoredSettings, str], tuple[StoredSettings, str]]) -> None:
-        """Replace the settings and their history, while no other replica can. `change` raises to prevent it."""
+        """Replace the settings and their history, while no other replica can.
+
+        `change` raises to prevent it.
+        """
         ...

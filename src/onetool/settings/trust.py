@@ -1,9 +1,10 @@
 """Records which project directories the user trusts, and detects changes since then.
 
-Trust belongs to a settings directory at its path; links are rejected. The record has what `onetool trust` shows: the
-data of each settings file, without what is only presentational, and the names of extension files. Changes that can run
-code or reach data or the network need trust again (`needs_trust`). Secrets, comments and the content of extension files
-are not recorded, because users edit them often. A file that cannot be parsed is an error of the settings, not of trust.
+Trust belongs to a settings directory at its path; links are rejected. The record has what `onetool
+trust` shows: the data of each settings file, without what is only presentational, and the names of
+extension files. Changes that can run code or reach data or the network need trust again
+(`needs_trust`). Secrets, comments and the content of extension files are not recorded, because
+users edit them often. A file that cannot be parsed is an error of the settings, not of trust.
 """
 
 import json
@@ -32,8 +33,11 @@ EXTENSIONS = "extension files"
 TO_TRUST = "run `onetool trust`"
 MAX_CHANGES_SHOWN = 8
 _READABLE_KEY = re.compile(r"[\w-]{1,60}")
-# Settings without effect on what code can do. Directories of `projects` are recorded if they lead out of the project.
-PRESENTATIONAL = frozenset({"aliases", "docs_url", "expose", "log_level", "projects", "prompts", "snippets", "version"})
+# Settings without effect on what code can do. Directories of `projects` are recorded if they lead
+# out of the project.
+PRESENTATIONAL = frozenset(
+    {"aliases", "docs_url", "expose", "log_level", "projects", "prompts", "snippets", "version"}
+)
 # Settings that are shown for review, but can neither run code nor reach data or the network.
 HARMLESS = frozenset({"limits", "runs", "stats", "workers"})
 # Directories of a project whose files are loaded, or written in place.
@@ -41,12 +45,16 @@ LINKED_FROM = ("tools", "bundles", "cache", "logs", "stats")
 # Lists that only allow: with fewer items, less is possible. GRANTS are those of an agent.
 GRANTS = frozenset({"hosts", "permissions", "tools"})
 ALLOWED = frozenset({("http", "allowedHosts"), ("tools_dir",)})
-# The data of each settings file by its name, and the names of extension files. The data of an invalid file is a string.
+# The data of each settings file by its name, and the names of extension files. The data of an
+# invalid file is a string.
 Snapshot = JsonMapping
 
 
 class TrustDecision(NamedTuple):
-    """The result of a trust check. `snapshot` is the content of a project that only an environment variable trusts."""
+    """The result of a trust check.
+
+    `snapshot` is the content of a project that only an environment variable trusts.
+    """
 
     trusted: bool
     problems: tuple[Problem, ...] = ()
@@ -77,7 +85,10 @@ def is_trusted(project: Path, user_directory: Path, env: Mapping[str, str]) -> b
 
 
 def check_trust(
-    project: Path, user_directory: Path, env: Mapping[str, str], files: SettingsContents | None = None
+    project: Path,
+    user_directory: Path,
+    env: Mapping[str, str],
+    files: SettingsContents | None = None,
 ) -> TrustDecision:
     """Check whether a project directory is trusted; if not, explain why and how to trust it.
 
@@ -88,46 +99,66 @@ def check_trust(
     if link := find_outside_link(project):
         return _distrust(project, f"is not trusted and is ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
-        return TrustDecision(trusted=True, snapshot=take_snapshot(project, user_directory.parent, files=files))
+        return TrustDecision(
+            trusted=True, snapshot=take_snapshot(project, user_directory.parent, files=files)
+        )
     return _check_record(project, user_directory, files)
 
 
-def _check_record(project: Path, user_directory: Path, files: SettingsContents | None) -> TrustDecision:
+def _check_record(
+    project: Path, user_directory: Path, files: SettingsContents | None
+) -> TrustDecision:
     store = TrustFile(user_directory)
     try:
         record = store.get(_store_key(project))
     except NewerVersion as error:
         message = f"{project} is not trusted and is ignored: {error.message}"
-        return TrustDecision(False, (storage_problem(message, user_directory / TRUST_FILE, error.hint),))
+        return TrustDecision(
+            False, (storage_problem(message, user_directory / TRUST_FILE, error.hint),)
+        )
     # An untrusted directory is not read, not even to compare it.
     if record is None:
         return _distrust(project, "is not trusted and is ignored", "", *store.problems)
     changes = _find_changes(record, project, user_directory.parent, files)
     if changes:
-        return _distrust(project, f"changed since it was trusted and is ignored: {describe(changes)}")
+        return _distrust(
+            project, f"changed since it was trusted and is ignored: {describe(changes)}"
+        )
     return TrustDecision(trusted=True)
 
 
 def _distrust(project: Path, reason: str, hint: str = "", *before: Problem) -> TrustDecision:
     hint = hint or f"review its content, then {TO_TRUST} in {project.parent}"
-    return TrustDecision(False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)))
+    return TrustDecision(
+        False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED))
+    )
 
 
 def still_trusted(
     directories: paths.Directories, env: Mapping[str, str], snapshot: Snapshot | None = None
 ) -> TrustDecision:
-    """Check whether a project in use is still trusted; a project whose settings file the user named always is.
+    """Check whether a project in use is still trusted; a project whose settings file the user named
+    always is.
 
-    `snapshot` is its content at the start, if known: an environment variable does not cover later changes.
+    `snapshot` is its content at the start, if known: an environment variable does not cover later
+    changes.
     """
-    if directories.project is None or not directories.trusted or directories.config_file is not None:
+    if (
+        directories.project is None
+        or not directories.trusted
+        or directories.config_file is not None
+    ):
         return TrustDecision(trusted=True)
     decision = check_trust(directories.project, directories.user, env)
     if not decision.trusted or decision.snapshot is None or snapshot is None:
         return decision
     current = take_snapshot(directories.project, directories.home, snapshot)
     changes = compare_snapshots(snapshot, current, directories.project)
-    return TrustDecision(False, (late_change_problem(directories.project, changes),)) if changes else decision
+    return (
+        TrustDecision(False, (late_change_problem(directories.project, changes),))
+        if changes
+        else decision
+    )
 
 
 def late_change_problem(project: Path, changes: list[Change]) -> Problem:
@@ -143,7 +174,9 @@ def changes_since_trusted(project: Path, user_directory: Path) -> list[Change] |
     return None if record is None else _find_changes(record, project, user_directory.parent)
 
 
-def make_record(project: Path, user_directory: Path, files: SettingsContents | None = None) -> JsonMapping:
+def make_record(
+    project: Path, user_directory: Path, files: SettingsContents | None = None
+) -> JsonMapping:
     """Return the record of the current content of a directory, or of these settings files."""
     if link := find_outside_link(project):
         raise ToolError(f"cannot trust {project}: {link[0]}", hint=link[1])
@@ -152,7 +185,9 @@ def make_record(project: Path, user_directory: Path, files: SettingsContents | N
 
 def trust(project: Path, user_directory: Path, record: JsonMapping | None = None) -> None:
     """Store the record of a directory, or a record of its current content."""
-    TrustFile(user_directory).put(_store_key(project), record or make_record(project, user_directory))
+    TrustFile(user_directory).put(
+        _store_key(project), record or make_record(project, user_directory)
+    )
 
 
 def is_file_trusted(file: Path, digest: str, user_directory: Path) -> bool:
@@ -175,7 +210,7 @@ def describe(changes: list[Change]) -> str:
     return ", ".join([*described, *([f"and {more} more"] if more else [])])
 
 
-# --- content of a project -------------------------------------------------------------------------------------------
+# --- content of a project -------------------------------------------------------------------------
 
 
 def take_snapshot(
@@ -200,7 +235,9 @@ def take_snapshot(
 
 
 def _read_file(file: Path, files: SettingsContents) -> Any:
-    """Return the data of a file; a string if it is not a mapping, which is an error of the settings."""
+    """Return the data of a file; a string if it is not a mapping, which is an error of the
+    settings.
+    """
     try:
         data = files.read(file).data
     except FileNotFoundError:
@@ -211,12 +248,21 @@ def _read_file(file: Path, files: SettingsContents) -> Any:
 
 
 def _select_reviewed(config: JsonMapping, project: Path, home: Path) -> JsonObject:
-    """Return the settings to review. Tools may read the directories of `projects`, so those outside are among them."""
+    """Return the settings to review.
+
+    Tools may read the directories of `projects`, so those outside are among them.
+    """
     reviewed = {key: value for key, value in config.items() if key not in PRESENTATIONAL}
     projects = config.get("projects")
     if isinstance(projects, dict):
-        places = {name: paths.resolve_path(str(text), project, home) for name, text in projects.items()}
-        outside = {name: projects[name] for name, path in places.items() if not paths.is_inside(path, project)}
+        places = {
+            name: paths.resolve_path(str(text), project, home) for name, text in projects.items()
+        }
+        outside = {
+            name: projects[name]
+            for name, path in places.items()
+            if not paths.is_inside(path, project)
+        }
         reviewed |= {"projects": outside} if outside else {}
     return reviewed
 
@@ -226,7 +272,9 @@ def _list_extension_names(project: Path, home: Path, config: Any) -> Iterator[st
     listed = named if isinstance(named, list) else []
     for text in ("tools", *(name for name in listed if isinstance(name, str))):
         directory = paths.resolve_path(text, project, home)
-        yield from (f"{text}/{file.relative_to(directory)}" for file in paths.extension_files(directory))
+        yield from (
+            f"{text}/{file.relative_to(directory)}" for file in paths.extension_files(directory)
+        )
 
 
 def find_outside_link(project: Path) -> tuple[str, str] | None:
@@ -242,11 +290,14 @@ def find_outside_link(project: Path) -> tuple[str, str] | None:
         entries = [path for path in (*project.iterdir(), *inside) if path.is_symlink()]
     for path in (*entries, *paths.agent_files(project), *paths.extension_files(project / "tools")):
         if not paths.is_inside(path, project):
-            return f"{path} is a symbolic link that leads out of it", "replace the link with the file"
+            return (
+                f"{path} is a symbolic link that leads out of it",
+                "replace the link with the file",
+            )
     return None
 
 
-# --- comparison ------------------------------------------------------------------------------------------------------
+# --- comparison -----------------------------------------------------------------------------------
 
 
 def _find_changes(
@@ -274,7 +325,9 @@ def compare_snapshots(
     return [*changes, *(Change(EXTENSIONS, 0, name, is_new=True) for name in names)]
 
 
-def _compare_files(file: str, before: Any, after: Any, project: Path, files: SettingsContents) -> Iterator[Change]:
+def _compare_files(
+    file: str, before: Any, after: Any, project: Path, files: SettingsContents
+) -> Iterator[Change]:
     old = dict(flatten(before))
     new = dict(flatten(after))
     document = None
@@ -286,11 +339,17 @@ def _compare_files(file: str, before: Any, after: Any, project: Path, files: Set
             with suppress(ConfigError, FileNotFoundError):
                 document = files.read(project / file)
         line = document.line(loc) if document is not None and loc in new else 0
-        yield Change(file, line, _format_key(loc), old.get(loc), new.get(loc), loc not in old, loc not in new)
+        yield Change(
+            file, line, _format_key(loc), old.get(loc), new.get(loc), loc not in old, loc not in new
+        )
 
 
-def needs_trust(file: str, loc: tuple[str, ...], old: Mapping[Any, Any], new: Mapping[Any, Any]) -> bool:
-    """Return whether a changed setting can run code or reach data or the network that it could not before."""
+def needs_trust(
+    file: str, loc: tuple[str, ...], old: Mapping[Any, Any], new: Mapping[Any, Any]
+) -> bool:
+    """Return whether a changed setting can run code or reach data or the network that it could not
+    before.
+    """
     section = loc[0] if file == paths.CONFIG and loc else "agents"
     if section in HARMLESS:
         return False
@@ -327,11 +386,14 @@ def _store_key(directory: Path) -> str:
     return str(Path(os.path.realpath(directory.parent)) / directory.name)
 
 
-# --- storage ----------------------------------------------------------------------------------------------------------
+# --- storage --------------------------------------------------------------------------------------
 
 
 class TrustFile:
-    """The trust records of all directories, in one file of the user's directory. `problems` are of the last read."""
+    """The trust records of all directories, in one file of the user's directory.
+
+    `problems` are of the last read.
+    """
 
     def __init__(self, user_directory: Path) -> None:
         self._file = user_directory / TRUST_FILE
@@ -377,6 +439,8 @@ class TrustFile:
                 yield known
                 if known != before:
                     data = {"version": VERSION, "folders": known}
-                    atomic.write(self._file, json.dumps(data, indent=2, sort_keys=True), durable=True)
+                    atomic.write(
+                        self._file, json.dumps(data, indent=2, sort_keys=True), durable=True
+                    )
         except OSError as error:
             raise storage_error(self._file.parent, error, StorageError) from error

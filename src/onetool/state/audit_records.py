@@ -1,7 +1,7 @@
 """Reads the audit log, newest first: pages of records that match a filter.
 
-A position is where a record is stored, so that the next page costs as much as the first, also after a rotation of the
-file. One page looks at a limited number of records.
+A position is where a record is stored, so that the next page costs as much as the first, also after
+a rotation of the file. One page looks at a limited number of records.
 """
 
 import os
@@ -16,7 +16,9 @@ BLOCK_BYTES = 1 << 16
 MAX_LINE_BYTES = 4 << 20  # a longer line is skipped
 MAX_SCANNED = 20_000  # records that one page looks at
 LATE_SECONDS = 60.0  # by which records may be out of order, because several processes append them
-FIRST_RECORDS = frozenset({"call.started", "change.started"})  # of a call or change whose outcome follows
+FIRST_RECORDS = frozenset(
+    {"call.started", "change.started"}
+)  # of a call or change whose outcome follows
 
 
 class StoredRecord(NamedTuple):
@@ -27,7 +29,10 @@ class StoredRecord(NamedTuple):
 
 
 class AuditFilter(NamedTuple):
-    """A filter for records. Empty values match everything; records that something starts are left out by default."""
+    """A filter for records.
+
+    Empty values match everything; records that something starts are left out by default.
+    """
 
     kind: str = ""  # `call`, `change`, `decision` or `started`
     actor: str = ""

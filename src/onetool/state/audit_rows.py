@@ -24,7 +24,10 @@ RETRY_SECONDS = 2  # until a database may answer again
 
 
 class AuditRows(AuditFile):
-    """Records of the audit log in rows. Those that cannot be written are kept until the database accepts them."""
+    """Records of the audit log in rows.
+
+    Those that cannot be written are kept until the database accepts them.
+    """
 
     device = "database"
     place = "in the database"
@@ -42,20 +45,25 @@ class AuditRows(AuditFile):
         return AuditUnavailable(message, hint="repeat the call later", retry_after=RETRY_SECONDS)
 
     def make_error(self, error: OSError) -> ToolError:
-        return StorageError(f"cannot write the audit log: {error}", hint="repeat the call later", code=STORE_AWAY)
+        return StorageError(
+            f"cannot write the audit log: {error}", hint="repeat the call later", code=STORE_AWAY
+        )
 
     def read(self, position: str | None = None) -> Iterator[StoredRecord]:
         """Yield the records after a position, newest first."""
         last = int(position) if position is not None and POSITION.fullmatch(position) else None
-        while rows := self._database.select(READ if last is None else READ_AFTER, *([] if last is None else [last])):
+        while rows := self._database.select(
+            READ if last is None else READ_AFTER, *([] if last is None else [last])
+        ):
             yield from (StoredRecord(str(number), record) for number, record in rows)
             last = rows[-1][0]
 
     def trim(self) -> int:
-        """Delete the oldest records, if all are larger than the files could be, and return their number.
+        """Delete the oldest records, if all are larger than the files could be, and return their
+        number.
 
-        One replica at a time does it. The function runs with the rights of the owner of the table, because a replica
-        can only append.
+        One replica at a time does it. The function runs with the rights of the owner of the table,
+        because a replica can only append.
         """
         with self._database.transaction() as transaction:
             if not transaction.try_lock("sweep audit"):
@@ -69,7 +77,12 @@ class AuditRows(AuditFile):
 
     def _write(self, lines: list[JsonObject]) -> None:
         try:
-            self._insert([(line["time"], encode_line(line, self._redact).replace("\0", "")) for line in lines])
+            self._insert(
+                [
+                    (line["time"], encode_line(line, self._redact).replace("\0", ""))
+                    for line in lines
+                ]
+            )
         except StorageError as error:
             raise OSError(error.message) from None
 

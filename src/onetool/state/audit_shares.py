@@ -1,4 +1,5 @@
-"""The share of each agent in the audit log, so that many calls of one agent do not displace the records of others.
+"""The share of each agent in the audit log, so that many calls of one agent do not displace the
+records of others.
 
 Calls beyond the share are counted instead of recorded, and summaries have their numbers.
 """
@@ -41,7 +42,10 @@ class AuditShares:
         self._bytes = max(MIN_SHARE_BYTES, log_bytes // SHARES)
 
     def take(self, facts: JsonMapping) -> bool:
-        """Return whether both records of a call fit into the share of its agent. If not, `count` the call."""
+        """Return whether both records of a call fit into the share of its agent.
+
+        If not, `count` the call.
+        """
         now = self.now()
         share = self._shares.setdefault(facts["agent"], _Share(self._bytes, now + PERIOD_SECONDS))
         if now >= share.until:
@@ -56,12 +60,19 @@ class AuditShares:
         share.refused += is_refused
 
     def take_summaries(self, *, is_last: bool = False) -> Iterator[JsonObject]:
-        """Yield what was counted: the first call of an agent at once, then once a minute, and the rest at the end."""
+        """Yield what was counted: the first call of an agent at once, then once a minute, and the
+        rest at the end.
+        """
         now = self.now()
         for agent, share in self._shares.items():
             if share.calls and (is_last or now >= share.next_summary):
                 tools = dict(share.calls.most_common(MAX_TOOLS))
-                yield {"agent": agent, "calls": share.calls.total(), "refused": share.refused, "tools": tools}
+                yield {
+                    "agent": agent,
+                    "calls": share.calls.total(),
+                    "refused": share.refused,
+                    "tools": tools,
+                }
                 share.calls.clear()
                 share.refused = 0
                 share.next_summary = now + SUMMARY_SECONDS

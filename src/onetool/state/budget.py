@@ -1,8 +1,11 @@
-"""Budgets of agents: time, calls, tokens and cost. `onetool.core.bus.bus` consults the guard around each call.
+"""Budgets of agents: time, calls, tokens and cost.
 
-Calls and time are limited before they are spent, so that concurrent calls cannot exceed the budget: a call is counted
-before it starts, and running calls are cancelled when their total time reaches the limit. Tokens and cost of a call are
-known afterwards: the call that exceeds the limit is charged and its result is withheld.
+`onetool.core.bus.bus` consults the guard around each call.
+
+Calls and time are limited before they are spent, so that concurrent calls cannot exceed the budget:
+a call is counted before it starts, and running calls are cancelled when their total time reaches
+the limit. Tokens and cost of a call are known afterwards: the call that exceeds the limit is
+charged and its result is withheld.
 """
 
 import asyncio
@@ -39,7 +42,10 @@ class Limits:
             limit = getattr(self, kind)
             is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
             if limit is not None and not (is_number and limit >= 0):
-                raise ValueError(f"invalid budget limit {kind}={limit!r}: expected a number of at least 0, or None")
+                raise ValueError(
+                    f"invalid budget limit {kind}={limit!r}: expected a number of at least 0, or"
+                    " None"
+                )
 
 
 class BudgetGuard:
@@ -73,7 +79,9 @@ class BudgetGuard:
     def set_limits(self, limits: Limits) -> None:
         """Replace the limits. What has been spent still counts; only changed limits warn again."""
         self._count_time()
-        self._warned = {kind for kind in self._warned if getattr(limits, kind) == getattr(self.limits, kind)}
+        self._warned = {
+            kind for kind in self._warned if getattr(limits, kind) == getattr(self.limits, kind)
+        }
         self.limits = limits
         self._set_alarm()
 
@@ -113,7 +121,7 @@ class BudgetGuard:
             if limit is not None and self._spent[kind] >= limit:
                 raise self._budget_error(kind, "and the call was not made")
 
-    # --- counting -------------------------------------------------------------------------------------------------
+    # --- counting ---------------------------------------------------------------------------------
 
     def _charge(self, kind: Kind, amount: float) -> None:
         self._spent[kind] = round(self._spent[kind] + amount, 9)  # so that ten times 0.1 is 1
@@ -126,8 +134,9 @@ class BudgetGuard:
 
     def _budget_error(self, kind: Kind, outcome: str) -> BudgetExceeded:
         return BudgetExceeded(
-            f"agent {self.agent} exceeded its budget: {self._format_usage(kind)}, {outcome}. To allow more, set "
-            f"agents: {{{self.agent}: {{budgets: {{{kind}: ...}}}}}} in onetool.yaml; a restart resets it",
+            f"agent {self.agent} exceeded its budget: {self._format_usage(kind)}, {outcome}. To"
+            f" allow more, set agents: {{{self.agent}: {{budgets: {{{kind}: ...}}}}}} in"
+            " onetool.yaml; a restart resets it",
             budget=kind,
             limit=getattr(self.limits, kind),
             spent=round(self._spent[kind], 3),
@@ -137,10 +146,12 @@ class BudgetGuard:
         unit = "seconds" if kind == "time_seconds" else kind
         return f"{round(self._spent[kind], 3):g} of {getattr(self.limits, kind):g} {unit}"
 
-    # --- time -----------------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------
 
     def _count_time(self) -> None:
-        """Charge the elapsed time for each running call: two calls that run for one second cost two."""
+        """Charge the elapsed time for each running call: two calls that run for one second cost
+        two.
+        """
         now = self._clock()
         self._charge("time_seconds", (now - self._counted_until) * len(self._running))
         self._counted_until = now
@@ -175,7 +186,10 @@ class SharedBudgetGuard(BudgetGuard):
                 await self._settle(before)
 
     async def _reserve(self, cost: float) -> None:
-        """Count a call in the database before it is made. Raise if a budget of the agent is used up there."""
+        """Count a call in the database before it is made.
+
+        Raise if a budget of the agent is used up there.
+        """
         amounts = {"calls": 1.0, "cost": cost}
         reserved: list[tuple[str, float]] = []
         for kind in KINDS:
@@ -197,7 +211,9 @@ class SharedBudgetGuard(BudgetGuard):
         spent = self.spent
         for kind in ("time_seconds", "tokens"):
             if getattr(self.limits, kind) is not None and (used := spent[kind] - before[kind]) > 0:
-                with suppress(StorageError):  # the call was made; what it used is lost with the database
+                with suppress(
+                    StorageError
+                ):  # the call was made; what it used is lost with the database
                     await run_in_thread(self._counters.settle, self._counter(kind), used)
 
     def _counter(self, kind: str) -> str:

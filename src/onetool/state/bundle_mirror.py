@@ -1,10 +1,13 @@
-"""Bundles in PostgreSQL. Each replica has a copy of the files, with the index that searches use, and follows the store.
+"""Bundles in PostgreSQL.
 
-A change is made in the copy, by the rules of `onetool.sources.bundles`, while the lock of the database is held. It is
-committed to the database before it counts. If that fails, or the process ends, the copy is compared with the database
-again.
+Each replica has a copy of the files, with the index that searches use, and follows the store.
 
-Files are sealed values with the generation of the store as version. What was not sealed with the key is not copied.
+A change is made in the copy, by the rules of `onetool.sources.bundles`, while the lock of the
+database is held. It is committed to the database before it counts. If that fails, or the process
+ends, the copy is compared with the database again.
+
+Files are sealed values with the generation of the store as version. What was not sealed with the
+key is not copied.
 """
 
 import json
@@ -37,7 +40,9 @@ MAX_NAMED = 5
 
 
 class CopyState(NamedTuple):
-    """The generation that the copy has, and the files of which the database has rows that are not authentic."""
+    """The generation that the copy has, and the files of which the database has rows that are not
+    authentic.
+    """
 
     generation: int
     rejected: list[str]
@@ -71,7 +76,10 @@ class BundleMirror(BundleFiles):
 
     @contextmanager
     def writing(self, directory: IndexedDirectory) -> Iterator[None]:
-        """Hold the locks of the copy and of the database, with a copy that is current. Commit at the end."""
+        """Hold the locks of the copy and of the database, with a copy that is current.
+
+        Commit at the end.
+        """
         if getattr(self._thread, "touched", None) is not None:
             with directory.holding():
                 yield
@@ -87,7 +95,9 @@ class BundleMirror(BundleFiles):
             finally:
                 self._thread.touched = None
         if generation is not None:
-            self._write_state(CopyState(generation, [path for path in rejected if path not in touched]))
+            self._write_state(
+                CopyState(generation, [path for path in rejected if path not in touched])
+            )
 
     def record(self, _directory: IndexedDirectory, paths: list[str]) -> None:
         touched = getattr(self._thread, "touched", None)
@@ -104,15 +114,19 @@ class BundleMirror(BundleFiles):
         if len(state.rejected) > MAX_NAMED:
             names.append(f"{len(state.rejected) - MAX_NAMED:,} more")
         message = (
-            f"files of bundles in {self._database.place} are not used: changed without {VARIABLE}: {', '.join(names)}"
+            f"files of bundles in {self._database.place} are not used: changed without {VARIABLE}:"
+            f" {', '.join(names)}"
         )
         hint = "store these bundles and tools again, or restore the database from a backup"
         return [Problem(message, hint, code=STORAGE)]
 
-    # --- from the database ------------------------------------------------------------------------------------------
+    # --- from the database ------------------------------------------------------------------------
 
     def _pull(self, transaction: Statements, directory: IndexedDirectory) -> list[str]:
-        """Bring the copy up to date, and return the files whose rows are not authentic. They are not in the copy."""
+        """Bring the copy up to date, and return the files whose rows are not authentic.
+
+        They are not in the copy.
+        """
         row = transaction.execute(GENERATION).fetchone()
         generation = int(row[0]) if row else 0
         state = self._read_state()
@@ -131,7 +145,9 @@ class BundleMirror(BundleFiles):
         return rejected
 
     def _find_differences(self, transaction: Statements) -> tuple[dict[str, bytes], list[str]]:
-        """Return the content of all files that differ from the copy, and the files whose rows are not authentic."""
+        """Return the content of all files that differ from the copy, and the files whose rows are
+        not authentic.
+        """
         contents = dict.fromkeys(self._list_files(), DELETED)
         rejected = list[str]()
         missing = {BUILT_IN_STATES}
@@ -145,8 +161,12 @@ class BundleMirror(BundleFiles):
                 contents[path] = content
         return contents, sorted({*rejected, *missing})
 
-    def _find_changes(self, transaction: Statements, state: CopyState) -> tuple[dict[str, bytes], list[str]]:
-        """Return the content of the files that were changed since the copy was made, as `_find_differences` does."""
+    def _find_changes(
+        self, transaction: Statements, state: CopyState
+    ) -> tuple[dict[str, bytes], list[str]]:
+        """Return the content of the files that were changed since the copy was made, as
+        `_find_differences` does.
+        """
         rows = dict(self._open_rows(transaction.execute(CHANGED, state)))
         rejected = {path for path, content in rows.items() if content is None}
         if BUILT_IN_STATES in state.rejected and BUILT_IN_STATES not in rows:
@@ -156,7 +176,9 @@ class BundleMirror(BundleFiles):
             contents.update(dict.fromkeys(rejected.intersection(self._list_files()), DELETED))
         return contents, sorted(rejected)
 
-    def _open_rows(self, rows: Iterable[tuple[str, int, bytes]]) -> Iterator[tuple[str, bytes | None]]:
+    def _open_rows(
+        self, rows: Iterable[tuple[str, int, bytes]]
+    ) -> Iterator[tuple[str, bytes | None]]:
         """Yield each file with its content; None if somebody without the key wrote the row."""
         for path, version, sealed in rows:
             try:
@@ -165,7 +187,9 @@ class BundleMirror(BundleFiles):
                 yield path, None
 
     def _list_files(self) -> list[str]:
-        bundles = (file.relative_to(self.root).as_posix() for file in self.root.glob("[!.]*/*.json"))
+        bundles = (
+            file.relative_to(self.root).as_posix() for file in self.root.glob("[!.]*/*.json")
+        )
         return [*bundles, *(name for name in (BUILT_IN_STATES, KEY) if (self.root / name).exists())]
 
     def _apply(self, contents: Mapping[str, bytes], directory: IndexedDirectory) -> None:
@@ -185,12 +209,13 @@ class BundleMirror(BundleFiles):
         if BUILT_IN_STATES in contents:
             directory.increment_version()
 
-    # --- to the database --------------------------------------------------------------------------------------------
+    # --- to the database --------------------------------------------------------------------------
 
     def _push(self, transaction: Statements, paths: set[str]) -> int:
         generation = transaction.announce(KIND)
         rows = [
-            (KIND, path, generation, self._documents.seal(path, generation, self._read(path))) for path in sorted(paths)
+            (KIND, path, generation, self._documents.seal(path, generation, self._read(path)))
+            for path in sorted(paths)
         ]
         transaction.executemany(PUT, rows)
         return generation
@@ -212,4 +237,6 @@ class BundleMirror(BundleFiles):
             return None
 
     def _write_state(self, state: CopyState) -> None:
-        atomic.write(self.root / STATE, json.dumps({"store": self._database.place, **state._asdict()}))
+        atomic.write(
+            self.root / STATE, json.dumps({"store": self._database.place, **state._asdict()})
+        )

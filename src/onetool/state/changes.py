@@ -1,7 +1,9 @@
-"""The change feed of an application: which kinds of state have changed, in this process or by others.
+"""The change feed of an application: which kinds of state have changed, in this process or by
+others.
 
-State in files is polled by one task for all who watch, and only while somebody does. The thread that listens to a
-database reports its kinds. Whoever changes state in this process reports it too, so that nobody waits for a poll.
+State in files is polled by one task for all who watch, and only while somebody does. The thread
+that listens to a database reports its kinds. Whoever changes state in this process reports it too,
+so that nobody waits for a poll.
 """
 
 import asyncio
@@ -54,10 +56,13 @@ class Changes:
         self._watchers: list[_Watcher] = []
         self._polling: asyncio.Task[None] | None = None
 
-    def poll(self, kind: str, read: Callable[[], Awaitable[object]], *, settles: bool = False) -> None:
+    def poll(
+        self, kind: str, read: Callable[[], Awaitable[object]], *, settles: bool = False
+    ) -> None:
         """Read a value that changes with this kind of state while somebody watches it.
 
-        With `settles`, a new value counts when it was read twice: a file may still be being written.
+        With `settles`, a new value counts when it was read twice: a file may still be being
+        written.
         """
         self._polls[kind] = _Poll(read, settles)
 
@@ -84,7 +89,10 @@ class Changes:
                 watcher.loop.call_soon_threadsafe(watcher.changed.set)
 
     async def watch(self, *kinds: str) -> AsyncIterator[None]:
-        """Yield at once, and after each change of one of these kinds. Several changes may count as one."""
+        """Yield at once, and after each change of one of these kinds.
+
+        Several changes may count as one.
+        """
         with self.watching(*kinds) as changed:
             while True:
                 await changed.wait()

@@ -65,10 +65,16 @@ class CounterTables(Counters):
     def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
         """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""
         with self._database.transaction() as transaction:
-            rows = transaction.execute(RESERVE, (name, float(amount), float(limit))).fetchall() if limit > 0 else []
+            rows = (
+                transaction.execute(RESERVE, (name, float(amount), float(limit))).fetchall()
+                if limit > 0
+                else []
+            )
             if rows:
                 return True, float(rows[0][0])
-            found = transaction.execute("SELECT used FROM counters WHERE name = ?", (name,)).fetchone()
+            found = transaction.execute(
+                "SELECT used FROM counters WHERE name = ?", (name,)
+            ).fetchone()
         return False, float(found[0]) if found is not None else 0.0
 
     def settle(self, name: str, difference: float) -> None:

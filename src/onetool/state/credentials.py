@@ -1,7 +1,7 @@
 """Credentials of sign-ins, in sealed documents that are named by the digests of their keys.
 
-In files, their key comes from the keyring of the operating system if the extra `keyring` is installed and there is one,
-otherwise from a file beside the database.
+In files, their key comes from the keyring of the operating system if the extra `keyring` is
+installed and there is one, otherwise from a file beside the database.
 """
 
 import hashlib
@@ -29,7 +29,9 @@ PROBE_BYTES = 8_192  # more than a credential usually has
 
 
 class CredentialKey(NamedTuple):
-    """The identity of a sign-in: its resource, account and agent. Another sign-in with the same key replaces it.
+    """The identity of a sign-in: its resource, account and agent.
+
+    Another sign-in with the same key replaces it.
 
     Bundles, clients and grants never share one, because each may have other rights.
     """
@@ -80,8 +82,9 @@ class CredentialStore:
 class CredentialFile(SealedDatabase):
     """The database of the credentials of a user.
 
-    The lock of a credential is held while it is changed, and the lock of the database only while it is written. So a
-    process that waits for an authorization server does not block changes of other credentials.
+    The lock of a credential is held while it is changed, and the lock of the database only while it
+    is written. So a process that waits for an authorization server does not block changes of other
+    credentials.
     """
 
     def __init__(self, directory: Path, keyring: Any = None) -> None:
@@ -89,7 +92,13 @@ class CredentialFile(SealedDatabase):
         self._keyring = keyring
 
     @contextmanager
-    def changing(self, kind: str, name: str, *, is_announced: bool) -> Iterator["_SingleStatements"]:  # noqa: ARG002
+    def changing(
+        self,
+        kind: str,  # noqa: ARG002 - of the interface
+        name: str,
+        *,
+        is_announced: bool,  # noqa: ARG002
+    ) -> Iterator["_SingleStatements"]:
         self._test_disk(name)
         with self.storage_errors(), locked(self.file.with_name(f"{name}.lock")):
             yield _SingleStatements(self)
@@ -130,13 +139,17 @@ class _SingleStatements:
 
 
 def find_keyring() -> Any:
-    """Return the keyring of the operating system, or None if there is none or the extra is not installed."""
+    """Return the keyring of the operating system, or None if there is none or the extra is not
+    installed.
+    """
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
         return None
     backend = keyring.get_keyring()
-    is_usable = getattr(backend, "priority", 0) > 0  # the backend for systems without a keyring has 0
+    is_usable = (
+        getattr(backend, "priority", 0) > 0
+    )  # the backend for systems without a keyring has 0
     return backend if is_usable else None
 
 

@@ -36,7 +36,9 @@ class DisabledTools:
         return names
 
     def list_names(self) -> frozenset[str]:
-        """Return the names of disabled tools and packs, without bundles, which have their own state."""
+        """Return the names of disabled tools and packs, without bundles, which have their own
+        state.
+        """
         return frozenset(name for name in self.off() if not name.startswith(OWNER_MARK))
 
     def list_owner_marks(self) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """JSON documents by kind and name, in SQLite or PostgreSQL.
 
-A document that is deleted leaves a row, so that its version never decreases. PostgreSQL rejects a lower one.
+A document that is deleted leaves a row, so that its version never decreases. PostgreSQL rejects a
+lower one.
 """
 
 import json
@@ -42,11 +43,13 @@ T = TypeVar("T")
 class Documents:
     """The documents of one kind. Methods block.
 
-    In PostgreSQL each one is sealed with its name and version. Reading one that somebody without the key wrote, or
-    deleted although it is required, raises StorageError.
+    In PostgreSQL each one is sealed with its name and version. Reading one that somebody without
+    the key wrote, or deleted although it is required, raises StorageError.
     """
 
-    def __init__(self, database: StateDatabase, kind: str, key: str = VALUES, *, is_announced: bool = True) -> None:
+    def __init__(
+        self, database: StateDatabase, kind: str, key: str = VALUES, *, is_announced: bool = True
+    ) -> None:
         self.kind = kind
         self.place = database.place
         self._database = database
@@ -74,20 +77,29 @@ class Documents:
         return [name for (name,) in self._database.select(NAMES, self.kind)]
 
     def update(self, name: str, change: Callable[[Any], Any]) -> Any:
-        """Change a document, while nobody else can. `change` gets the current one or None; None deletes it."""
+        """Change a document, while nobody else can.
+
+        `change` gets the current one or None; None deletes it.
+        """
 
         def change_one(documents: JsonMapping) -> JsonObject:
             return {name: change(documents[name])}
 
         return self.update_all([name], change_one)[name]
 
-    def update_all(self, names: Sequence[str], change: Callable[[JsonMapping], JsonObject]) -> JsonObject:
+    def update_all(
+        self, names: Sequence[str], change: Callable[[JsonMapping], JsonObject]
+    ) -> JsonObject:
         """Change several documents in one transaction, while nobody else changes the first one."""
         self.load()
-        with self._database.changing(self.kind, names[0], is_announced=self._is_announced) as transaction:
+        with self._database.changing(
+            self.kind, names[0], is_announced=self._is_announced
+        ) as transaction:
             rows = {name: transaction.execute(GET, (self.kind, name)).fetchone() for name in names}
             contents = {name: self._read(name, row) for name, row in rows.items()}
-            documents = change({name: self._parse(name, content) for name, content in contents.items()})
+            documents = change(
+                {name: self._parse(name, content) for name, content in contents.items()}
+            )
             for name, document in documents.items():
                 content = DELETED if document is None else json.dumps(document).encode()
                 if content != contents[name]:
@@ -98,14 +110,20 @@ class Documents:
         return documents
 
     def load(self) -> None:
-        """Load the key, before a transaction that would wait for it, and before required documents are read."""
+        """Load the key, before a transaction that would wait for it, and before required documents
+        are read.
+        """
         self._database.prepare_sealer(self._key)
 
     def seal(self, name: str, version: int, content: bytes) -> bytes:
-        return self._database.load_sealer(self._key).seal(content, describe_document(self.kind, name, version))
+        return self._database.load_sealer(self._key).seal(
+            content, describe_document(self.kind, name, version)
+        )
 
     def open(self, name: str, version: int, sealed: bytes) -> bytes:
-        return self._database.load_sealer(self._key).open(sealed, describe_document(self.kind, name, version))
+        return self._database.load_sealer(self._key).open(
+            sealed, describe_document(self.kind, name, version)
+        )
 
     def _read(self, name: str, row: tuple[int, bytes] | None) -> bytes:
         if row is not None:
@@ -132,7 +150,9 @@ class DocumentFile(SqliteDatabase):
         super().__init__(directory / DIRECTORY / "documents.db", SCHEMA, VERSION)
 
     def _check(self, database: "Connection") -> None:
-        """Reject views and triggers, which only somebody else adds: reading an endless view would never end."""
+        """Reject views and triggers, which only somebody else adds: reading an endless view would
+        never end.
+        """
         if database.execute(FOREIGN_CODE).fetchone() is not None:
             raise self.damage_error("it contains views or triggers")
 
@@ -164,7 +184,10 @@ class StoreUnavailable(StorageError):
 
 
 class Cached(Generic[T]):
-    """A value that is read again when it has changed. While a thread listens to changes, reading it never blocks."""
+    """A value that is read again when it has changed.
+
+    While a thread listens to changes, reading it never blocks.
+    """
 
     def __init__(self, database: StateDatabase, kind: str, load: Callable[[], T]) -> None:
         self._database = database

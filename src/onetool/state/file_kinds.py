@@ -70,7 +70,10 @@ class SettingsFiles(SettingsStorage):
         return self.history.stamp
 
     def open_editor(
-        self, directories: Directories, env: Mapping[str, str], files: "SettingsContents | None" = None
+        self,
+        directories: Directories,
+        env: Mapping[str, str],
+        files: "SettingsContents | None" = None,
     ) -> "SettingsEditor":
         """Return an editor; `files` are the settings files as they were read for it."""
         from onetool.settings.editing.settings_editor import SettingsEditor
@@ -78,7 +81,9 @@ class SettingsFiles(SettingsStorage):
         return SettingsEditor(directories, env, files)
 
     def choose_directory(self, directory: Path, /) -> Path | None:
-        """Return the directory whose files change if entries are added in this one; None if no files change."""
+        """Return the directory whose files change if entries are added in this one; None if no
+        files change.
+        """
         return directory
 
     def finish_edit(self, edit: "PlannedEdit", /) -> Iterable[str]:

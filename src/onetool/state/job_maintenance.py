@@ -26,14 +26,19 @@ class TransactionConnector(BaseAsyncConnector):
             self._transaction.connection.execute(query, arguments)
 
     async def execute_query_all_async(self, query: Any, **arguments: Any) -> list[JsonObject]:
-        with self._transaction.watch(), self._transaction.connection.cursor(row_factory=dict_row) as cursor:
+        with (
+            self._transaction.watch(),
+            self._transaction.connection.cursor(row_factory=dict_row) as cursor,
+        ):
             return cursor.execute(query, arguments).fetchall()
 
 
 async def recover_stalled_jobs(transaction: Statements, lost_seconds: float) -> None:
-    """Return the jobs of workers that ended to their queues, or give them up if they must not be repeated.
+    """Return the jobs of workers that ended to their queues, or give them up if they must not be
+    repeated.
 
-    Somebody could change in the database whether a job may be repeated: a worker looks into its sealed input too.
+    Somebody could change in the database whether a job may be repeated: a worker looks into its
+    sealed input too.
     """
     manager = JobManager(TransactionConnector(transaction))
     for job in await manager.get_stalled_jobs(seconds_since_heartbeat=lost_seconds):

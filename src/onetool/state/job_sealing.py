@@ -1,4 +1,6 @@
-"""Seals the input and the result of jobs with a key that is derived from `ONETOOL_KEY` and not in the database."""
+"""Seals the input and the result of jobs with a key that is derived from `ONETOOL_KEY` and not in
+the database.
+"""
 
 import json
 from collections.abc import Callable
@@ -20,24 +22,34 @@ MAX_BYTES = 256 << 20  # PostgreSQL returns no value whose hexadecimal form has 
 class JobSealer:
     """Seals messages with the first of the keys, and opens them with any.
 
-    The name of a message is sealed with it: without a key, nobody can create, change, exchange or shorten one.
+    The name of a message is sealed with it: without a key, nobody can create, change, exchange or
+    shorten one.
     """
 
     def __init__(self, keys: str) -> None:
-        self._sealers = [Sealer(_derive(key), "ONETOOL_KEY", make_error) for key in parse_keys(keys)]
+        self._sealers = [
+            Sealer(_derive(key), "ONETOOL_KEY", make_error) for key in parse_keys(keys)
+        ]
 
     def seal(self, name: str, facts: JsonMapping, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
-            raise ToolError(f"the {name} is too large: a queue accepts at most {MAX_BYTES >> 20} MiB")
+            raise ToolError(
+                f"the {name} is too large: a queue accepts at most {MAX_BYTES >> 20} MiB"
+            )
         return self._sealers[0].seal(json.dumps(facts).encode() + b"\n" + body, name.encode())
 
     def open(self, name: str, sealed: bytes) -> tuple[JsonObject, bytes]:
-        """Return facts and body. Raise StorageError if they were not sealed under this name with one of the keys."""
+        """Return facts and body.
+
+        Raise StorageError if they were not sealed under this name with one of the keys.
+        """
         opened, _ = open_any(self._sealers, sealed, name.encode())
         facts, _, body = opened.partition(b"\n")
         return json.loads(facts), body
 
-    def seal_result(self, job: str, value: Any, error: Exception | None, redact: Callable[[Any], Any]) -> bytes:
+    def seal_result(
+        self, job: str, value: Any, error: Exception | None, redact: Callable[[Any], Any]
+    ) -> bytes:
         """Seal what a tool returned or raised, without the secrets of the worker."""
         kind = "value"
         if error is not None:

@@ -1,8 +1,9 @@
-"""Calls that workers of queues make, on the side of replicas: add the job of a call, and follow it until it ends.
+"""Calls that workers of queues make, on the side of replicas: add the job of a call, and follow it
+until it ends.
 
-procrastinate has the jobs, their states and the heartbeats of workers; it recovers stalled jobs and deletes old ones.
-The table `jobs` has what it should not know: the sealed input and result. All processes compare times with the clock
-of the database.
+procrastinate has the jobs, their states and the heartbeats of workers; it recovers stalled jobs and
+deletes old ones. The table `jobs` has what it should not know: the sealed input and result. All
+processes compare times with the clock of the database.
 """
 
 import asyncio
@@ -36,7 +37,8 @@ RETRY_SECONDS = 0.5  # while the database does not answer
 REPORT_SECONDS = 10.0  # for a worker to report that the call has timed out
 CLOCK_SECONDS = 300.0  # by which clocks of replicas and workers may differ
 LARGE_BYTES = 64 << 10
-# One statement, so one round trip. Its commit need not be durable: that of the worker, which takes the job, is.
+# One statement, so one round trip. Its commit need not be durable: that of the worker, which takes
+# the job, is.
 ADD = """
 INSERT INTO jobs (id, number, expires, sealed)
 SELECT :id, unnest(procrastinate_defer_jobs_v1(ARRAY[ROW(
@@ -51,7 +53,9 @@ SELECT CASE WHEN abort_requested THEN 'aborted' ELSE status::text END,
 FROM jobs JOIN procrastinate_jobs AS job ON job.id = number WHERE jobs.id = ?
 """
 CANCEL = "SELECT procrastinate_cancel_job_v1(number, true, false) FROM jobs WHERE id = ?"
-DELETE = "DELETE FROM procrastinate_jobs USING jobs WHERE procrastinate_jobs.id = number AND jobs.id = ?"
+DELETE = (
+    "DELETE FROM procrastinate_jobs USING jobs WHERE procrastinate_jobs.id = number AND jobs.id = ?"
+)
 OPEN = """
 SELECT queue_name, count(*) FILTER (WHERE status = 'todo'), count(*) FILTER (WHERE status = 'doing')
 FROM procrastinate_jobs JOIN jobs ON number = procrastinate_jobs.id
@@ -90,7 +94,7 @@ class JobRows(Jobs):
     def _sealer(self) -> JobSealer:
         return JobSealer(self._database.key)
 
-    # --- one call ---------------------------------------------------------------------------------------------------
+    # --- one call ---------------------------------------------------------------------------------
 
     async def call(self, request: JobRequest, on_event: Callable[[JsonMapping], object], /) -> Any:
         with self._database.listener.changes.watching(f"{JOB}{request.id}") as changed:
@@ -122,15 +126,22 @@ class JobRows(Jobs):
         body = encode(call).encode()
         if request.ticket is not None and self._exists(request, request.ticket.is_repeated, body):
             return
-        # A worker compares this time with its own clock: all others are in the database, which somebody could change.
+        # A worker compares this time with its own clock: all others are in the database, which
+        # somebody could change.
         expires = time.time() + request.wait_seconds + request.seconds + CLOCK_SECONDS
-        options = {"seconds": request.seconds, "is_idempotent": request.is_idempotent, "expires": expires}
+        options = {
+            "seconds": request.seconds,
+            "is_idempotent": request.is_idempotent,
+            "expires": expires,
+        }
         values = {
             "id": request.id,
             "queue": request.queue,
             "is_repeatable": request.is_idempotent,
             "seconds": request.wait_seconds,
-            "sealed": self._sealer.seal(f"input of job {request.id}", {**request.options, **options}, body),
+            "sealed": self._sealer.seal(
+                f"input of job {request.id}", {**request.options, **options}, body
+            ),
         }
         self._database.execute(ADD, values)
 
@@ -147,7 +158,10 @@ class JobRows(Jobs):
     async def _follow(
         self, request: JobRequest, changed: asyncio.Event, on_event: Callable[[JsonMapping], object]
     ) -> _Job:
-        """Wait for the end of a job, while its messages are reported. Raise ToolTimeout if it takes too long."""
+        """Wait for the end of a job, while its messages are reported.
+
+        Raise ToolTimeout if it takes too long.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_seconds
         status = "todo"
@@ -163,7 +177,9 @@ class JobRows(Jobs):
                 if not job.is_open:
                     return job
                 if (status, job.status) == ("todo", "doing"):  # its worker ends it in time
-                    deadline = loop.time() + request.start_seconds + request.seconds + REPORT_SECONDS
+                    deadline = (
+                        loop.time() + request.start_seconds + request.seconds + REPORT_SECONDS
+                    )
                 status = job.status
                 pause = POLL_SECONDS
             left = deadline - loop.time()
@@ -192,13 +208,19 @@ class JobRows(Jobs):
         if any(name == queue for name, _ in workers):
             reason = f"all workers of the queue {queue} were busy for {request.wait_seconds:g} s"
             raise ToolTimeout(
-                f"{request.tool} was not called: {reason}", hint=f"start another worker: {start}", code="queue_busy"
+                f"{request.tool} was not called: {reason}",
+                hint=f"start another worker: {start}",
+                code="queue_busy",
             )
         reason = f"no worker serves the queue {queue}, after {request.wait_seconds:g} s"
-        raise ToolTimeout(f"{request.tool} was not called: {reason}", hint=f"start one: {start}", code="no_worker")
+        raise ToolTimeout(
+            f"{request.tool} was not called: {reason}", hint=f"start one: {start}", code="no_worker"
+        )
 
     async def _try(self, statement: str, request: JobRequest) -> None:
-        """Execute a statement, unless the database is away: the job ends by its own timeout, and is deleted later."""
+        """Execute a statement, unless the database is away: the job ends by its own timeout, and is
+        deleted later.
+        """
         with suppress(StorageError):
             await anyio.to_thread.run_sync(self._database.execute, statement, (request.id,))
 
@@ -211,11 +233,17 @@ class JobRows(Jobs):
             return value
         if job.status in {"cancelled", "aborted"}:
             raise Cancelled(f"{request.tool} was cancelled")
-        message = f"{request.tool} was interrupted: its worker ended during the call, which may have had effects"
-        hint = f"check what it has done before you repeat it; `tools.{request.pack}.idempotent` lists tools that "
+        message = (
+            f"{request.tool} was interrupted: its worker ended during the call, which may have had"
+            " effects"
+        )
+        hint = (
+            f"check what it has done before you repeat it; `tools.{request.pack}.idempotent` lists"
+            " tools that "
+        )
         raise Interrupted(message, hint=f"{hint}may be repeated", code="worker_lost")
 
-    # --- all jobs ---------------------------------------------------------------------------------------------------
+    # --- all jobs ---------------------------------------------------------------------------------
 
     async def _maintain(self) -> None:
         """Recover stalled jobs and delete old ones. A thread runs only this, so that it may block."""
@@ -229,7 +257,9 @@ class JobRows(Jobs):
                 with self._database.transaction(is_durable=False) as transaction:
                     if not transaction.try_lock("jobs"):
                         continue
-                    if now - answering_since > LOST_SECONDS:  # workers without the database sent no heartbeats
+                    if (
+                        now - answering_since > LOST_SECONDS
+                    ):  # workers without the database sent no heartbeats
                         await recover_stalled_jobs(transaction, LOST_SECONDS)
                     if now - deleted_at > DELETE_SECONDS:
                         await delete_old_jobs(transaction, self._keep_seconds)
@@ -258,7 +288,9 @@ class JobRows(Jobs):
 
 def list_queues(database: Database, names: Collection[str] = ()) -> list[QueueStatus]:
     """Return the state of these queues, and of all with open jobs or workers."""
-    counts = {queue: (int(waiting), int(running)) for queue, waiting, running in database.select(OPEN)}
+    counts = {
+        queue: (int(waiting), int(running)) for queue, waiting, running in database.select(OPEN)
+    }
     workers: defaultdict[str, list[str]] = defaultdict(list)
     for queue, description in database.select(WORKERS, LOST_SECONDS):
         workers[queue].append(description)

@@ -1,7 +1,7 @@
 """Keys of sealed values: random, stored as rows that are encrypted with `ONETOOL_KEY`.
 
-`ONETOOL_KEY` may have several keys, separated by commas: the first one seals, all of them open. So a key is replaced by
-setting `new,old` on every replica, and later `new`.
+`ONETOOL_KEY` may have several keys, separated by commas: the first one seals, all of them open. So
+a key is replaced by setting `new,old` on every replica, and later `new`.
 """
 
 import os
@@ -20,7 +20,9 @@ BROWSER_SESSIONS = "browser sessions"
 
 
 class RequiredDocument(NamedTuple):
-    """A document that is stored together with its key: if it is missing, somebody without the key deleted it."""
+    """A document that is stored together with its key: if it is missing, somebody without the key
+    deleted it.
+    """
 
     key: str
     kind: str
@@ -51,17 +53,23 @@ def load_key(database: Database, name: str) -> bytes:
             _create_key(transaction, outer[0], VALUES)
         found = transaction.execute("SELECT sealed FROM keys WHERE name = ?", (name,)).fetchone()
         if found is None and name == VALUES:
-            raise make_error(f"the key {name} of {database.place} is missing: what it sealed cannot be read")
+            raise make_error(
+                f"the key {name} of {database.place} is missing: what it sealed cannot be read"
+            )
         if found is None:
             return _create_key(transaction, outer[0], name)
         key, is_current = open_any(outer, found[0], about)
         if not is_current:
-            transaction.execute("UPDATE keys SET sealed = ? WHERE name = ?", (outer[0].seal(key, about), name))
+            transaction.execute(
+                "UPDATE keys SET sealed = ? WHERE name = ?", (outer[0].seal(key, about), name)
+            )
     return key
 
 
 def missing_error(kind: str, name: str, place: str) -> StorageError | None:
-    """Return the error for a missing document that is required: somebody without the key deleted it."""
+    """Return the error for a missing document that is required: somebody without the key deleted
+    it.
+    """
     if any((document.kind, document.name) == (kind, name) for document in REQUIRED):
         return make_error(f"{kind} {name} was deleted from {place} without {VARIABLE}")
     return None
@@ -70,7 +78,9 @@ def missing_error(kind: str, name: str, place: str) -> StorageError | None:
 def _create_key(transaction: Statements, outer: Sealer, name: str) -> bytes:
     """Store a new key, and the first documents that it seals."""
     key = os.urandom(KEY_BYTES)
-    transaction.execute("INSERT INTO keys VALUES (?, ?)", (name, outer.seal(key, f"key {name}".encode())))
+    transaction.execute(
+        "INSERT INTO keys VALUES (?, ?)", (name, outer.seal(key, f"key {name}".encode()))
+    )
     sealer = _make_sealer(key, name)
     for value in REQUIRED:
         if value.key == name:
@@ -88,8 +98,8 @@ def parse_keys(text: str) -> list[bytes]:
             key = bytes.fromhex(part)
         if len(key) != KEY_BYTES:
             raise ToolError(
-                f"invalid {VARIABLE}: expected {2 * KEY_BYTES} hexadecimal digits, or several such keys separated by "
-                "commas",
+                f"invalid {VARIABLE}: expected {2 * KEY_BYTES} hexadecimal digits, or several such"
+                " keys separated by commas",
                 hint=f"`{GENERATE}` sets a new one",
             )
         keys.append(key)
@@ -114,5 +124,8 @@ def _make_sealer(key: bytes, name: str) -> Sealer:
 
 
 def make_error(message: str) -> StorageError:
-    hint = f"set {VARIABLE} to the value that the other replicas have, or restore the database from a backup"
+    hint = (
+        f"set {VARIABLE} to the value that the other replicas have, or restore the database from a"
+        " backup"
+    )
     return StorageError(message, hint=hint, code=STORAGE)

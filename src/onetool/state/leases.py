@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Leases(Owners):
-    """Replicas that are alive: each renews its row every few seconds. The clock is that of the database."""
+    """Replicas that are alive: each renews its row every few seconds.
+
+    The clock is that of the database.
+    """
 
     SECONDS: ClassVar[float] = 15.0
     may_be_lost = True
@@ -43,12 +46,16 @@ class Leases(Owners):
         self._is_held = True
 
     def is_alive(self, owner: str) -> bool:
-        query = "SELECT seen > clock_timestamp() - make_interval(secs => ?) FROM servers WHERE id = ?"
+        query = (
+            "SELECT seen > clock_timestamp() - make_interval(secs => ?) FROM servers WHERE id = ?"
+        )
         found = self._database.select(query, self.SECONDS, owner)
         return bool(found and found[0][0])
 
     def delete_stale(self) -> None:
-        self._database.execute("DELETE FROM servers WHERE seen < clock_timestamp() - interval '1 day'")
+        self._database.execute(
+            "DELETE FROM servers WHERE seen < clock_timestamp() - interval '1 day'"
+        )
 
     def close(self) -> None:
         """Give up the runs of this process. If the database is away, its lease expires."""

@@ -1,7 +1,7 @@
 """Reports what other replicas change in a database, and whether it answers.
 
-One connection listens for notifications and polls the generations every two seconds, because a notification may be
-lost with a connection. The same thread renews the lease of this process.
+One connection listens for notifications and polls the generations every two seconds, because a
+notification may be lost with a connection. The same thread renews the lease of this process.
 """
 
 import threading
@@ -41,7 +41,8 @@ RUNS = "runs"  # a kind without a generation; its notification ends with the ID 
 
 
 class Listener:
-    """Listens to a database from `start` until `close`, and reports each changed kind of state to `changes`.
+    """Listens to a database from `start` until `close`, and reports each changed kind of state to
+    `changes`.
 
     A change by this process is reported when its transaction is committed, and never again.
     """
@@ -52,8 +53,12 @@ class Listener:
         self.changes = changes
         self._loaders: dict[str, list[Callback]] = {}
         self._generations: dict[str, int] = {}
-        self._own: set[tuple[str, int]] = set()  # generations that this process has made, or is making
-        self._failed: deque[str] = deque()  # kinds whose values could not be loaded after a change by this process
+        self._own: set[tuple[str, int]] = (
+            set()
+        )  # generations that this process has made, or is making
+        self._failed: deque[str] = (
+            deque()
+        )  # kinds whose values could not be loaded after a change by this process
         self._closing = threading.Event()
         self._first = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -61,7 +66,7 @@ class Listener:
         self._renewed_at = float("-inf")
         self.problem: str | None = None
 
-    # --- for all threads --------------------------------------------------------------------------------------------
+    # --- for all threads --------------------------------------------------------------------------
 
     @property
     def is_listening(self) -> bool:
@@ -75,14 +80,18 @@ class Listener:
     @property
     def is_current(self) -> bool:
         """Whether the database answers, so that what is cached is not older than a few seconds."""
-        return not self.is_listening or (self.problem is None and self.silent_seconds < STALE_SECONDS)
+        return not self.is_listening or (
+            self.problem is None and self.silent_seconds < STALE_SECONDS
+        )
 
     def number(self, kind: str) -> int:
         """Return a number that changes when this kind of state may have changed. Returns at once."""
         return self.changes.number(kind) if self.is_listening else time.monotonic_ns()
 
     def subscribe(self, kind: str, load: Callback) -> None:
-        """Load a value before each change is reported, and after each lost connection, in the thread that reports."""
+        """Load a value before each change is reported, and after each lost connection, in the
+        thread that reports.
+        """
         self._loaders.setdefault(kind, []).append(load)
 
     def expect(self, announced: Generations) -> None:
@@ -90,11 +99,16 @@ class Listener:
         self._own.update(announced.items())
 
     def withdraw(self, announced: Generations) -> None:
-        """Report these generations after all: their transaction was rolled back, so others may have made them."""
+        """Report these generations after all: their transaction was rolled back, so others may have
+        made them.
+        """
         self._own.difference_update(announced.items())
 
     def report_own(self, announced: Generations) -> None:
-        """Report what this process has committed. Values that cannot be loaded now are loaded by the next poll."""
+        """Report what this process has committed.
+
+        Values that cannot be loaded now are loaded by the next poll.
+        """
         for kind in announced if self.is_listening else ():
             try:
                 self._report(kind)
@@ -123,7 +137,7 @@ class Listener:
             thread.join(timeout=CLOSE_SECONDS)
         self._threads = []
 
-    # --- in the threads ---------------------------------------------------------------------------------------------
+    # --- in the threads ---------------------------------------------------------------------------
 
     def _watch(self) -> None:
         """Close connections to a server that does not answer, so that nobody waits for it."""
@@ -141,7 +155,9 @@ class Listener:
                 self._poll(connection)
                 self._wait(connection)
             except Exception as error:  # noqa: BLE001 - the thread goes on, whatever failed
-                self.problem = (error if isinstance(error, ToolError) else self._database.unavailable(error)).message
+                self.problem = (
+                    error if isinstance(error, ToolError) else self._database.unavailable(error)
+                ).message
                 self._database.is_away = True
                 if connection is not None:
                     with suppress(Exception):
@@ -162,7 +178,12 @@ class Listener:
     def _poll(self, connection: "Connection[Any]") -> None:
         with self._database.watch(connection):
             # A newer OneTool may have changed the tables.
-            version, compatible, now, generations = connection.execute(POLL).fetchone() or (0, 0, time.time(), {})
+            version, compatible, now, generations = connection.execute(POLL).fetchone() or (
+                0,
+                0,
+                time.time(),
+                {},
+            )
             compare_version(version, compatible, self._database.place)
             self._database.set_clock(float(now))
             if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
@@ -179,7 +200,9 @@ class Listener:
     def _apply(self, generations: Generations) -> None:
         changed = {RUNS}  # every poll may find runs whose replica has ended
         if self._generations:
-            changed.update(kind for kind, number in generations.items() if self._is_changed(kind, number))
+            changed.update(
+                kind for kind, number in generations.items() if self._is_changed(kind, number)
+            )
         else:
             changed.update(generations, self._loaders)
         while self._failed:

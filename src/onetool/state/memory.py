@@ -17,7 +17,10 @@ MAX_NAMES = 20_000  # of counters; clients choose some of them
 
 
 class Counters:
-    """Counts for rate limits, of one process. With too many names, the least recent ones are forgotten."""
+    """Counts for rate limits, of one process.
+
+    With too many names, the least recent ones are forgotten.
+    """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -25,7 +28,10 @@ class Counters:
         self._times: BoundedDict[str, deque[float]] = BoundedDict(MAX_NAMES)
 
     def take(self, name: str, limit: int, seconds: float) -> float:
-        """Count one use of at most `limit` in `seconds`. Return 0, or the seconds until it is allowed."""
+        """Count one use of at most `limit` in `seconds`.
+
+        Return 0, or the seconds until it is allowed.
+        """
         with self._lock:
             now = self._clock()
             times = self._times.pop(name, None) or deque()
@@ -48,14 +54,17 @@ class Counters:
 
     def reset(self, _prefix: str, /) -> int:
         """Forget the sums of budgets whose names begin so, and return their number."""
-        raise ToolError("the state is in files", hint="restart the servers: they count budgets in memory")
+        raise ToolError(
+            "the state is in files", hint="restart the servers: they count budgets in memory"
+        )
 
 
 class RateLimiter:
-    """Counts the calls of tools in the last minute (`maxCallsPerMinute`), by an identity that outlives the tool.
+    """Counts the calls of tools in the last minute (`maxCallsPerMinute`), by an identity that
+    outlives the tool.
 
-    `acquire` blocks if the counters do: call it in a thread. If the counters cannot be used, calls are rejected, or
-    counted by `fallback`.
+    `acquire` blocks if the counters do: call it in a thread. If the counters cannot be used, calls
+    are rejected, or counted by `fallback`.
     """
 
     def __init__(self, counters: Counters | None = None, fallback: Counters | None = None) -> None:

@@ -22,7 +22,9 @@ OUTDATED = "schema_outdated"
 
 
 def read_version(connection: "Connection[Any]") -> tuple[int, int]:
-    """Return the version of the tables, 0 if there are none, and the oldest version that a program must know."""
+    """Return the version of the tables, 0 if there are none, and the oldest version that a program
+    must know.
+    """
     if connection.execute("SELECT to_regclass(%s)", (VERSIONS,)).fetchone() == (None,):
         return 0, 0
     query = f"SELECT version, compatible FROM {VERSIONS} ORDER BY version DESC LIMIT 1"  # noqa: S608 - a constant
@@ -39,8 +41,14 @@ def compare_version(version: int, compatible: int, place: str, supported: int = 
     """Raise an error if this program cannot use tables of this version."""
     reject_newer(compatible, supported, f"the schema of {place}")
     if version < supported:
-        what = "has no tables" if version == 0 else f"has tables of version {version}, this OneTool needs {supported}"
-        raise ToolError(f"{place} {what}", hint=f"run `{COMMAND}` with the migration role", code=OUTDATED)
+        what = (
+            "has no tables"
+            if version == 0
+            else f"has tables of version {version}, this OneTool needs {supported}"
+        )
+        raise ToolError(
+            f"{place} {what}", hint=f"run `{COMMAND}` with the migration role", code=OUTDATED
+        )
 
 
 def migrate(
@@ -48,7 +56,8 @@ def migrate(
 ) -> tuple[int, int]:
     """Apply the missing migrations in one transaction, and return the old and the new version.
 
-    Processes that migrate at the same time wait for each other. Tables of a newer OneTool are left unchanged.
+    Processes that migrate at the same time wait for each other. Tables of a newer OneTool are left
+    unchanged.
     """
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))

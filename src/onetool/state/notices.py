@@ -1,8 +1,9 @@
 """Append messages of `ot.notify` to the file of the first matching topic.
 
-Each message is one YAML document, written atomically even if several processes write at once. The settings define the
-topics; a message cannot reach any other file. The number and size of messages and the size of files are limited,
-because `ot.notify` needs no permission and must not fill the disk.
+Each message is one YAML document, written atomically even if several processes write at once. The
+settings define the topics; a message cannot reach any other file. The number and size of messages
+and the size of files are limited, because `ot.notify` needs no permission and must not fill the
+disk.
 """
 
 import os
@@ -29,7 +30,9 @@ RATE_SECONDS = 60.0
 NO_TOPIC = "SKIP: no matching topic"
 
 # O_NONBLOCK (POSIX) avoids blocking on a pipe; O_BINARY (Windows) keeps line breaks unchanged.
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = (
+    os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+)
 
 
 def count_message(counters: Counters, agent: str, per_minute: int) -> None:
@@ -41,8 +44,13 @@ def count_message(counters: Counters, agent: str, per_minute: int) -> None:
         )
 
 
-def publish(topics: Sequence[Topic], notices: "NoticeFiles", topic: str, message: Any, now: Clock) -> str:
-    """Append the message to the file of the topic and return a one-line summary. Blocks on the disk and on a lock."""
+def publish(
+    topics: Sequence[Topic], notices: "NoticeFiles", topic: str, message: Any, now: Clock
+) -> str:
+    """Append the message to the file of the topic and return a one-line summary.
+
+    Blocks on the disk and on a lock.
+    """
     if len(topic) > MAX_TOPIC_CHARS:
         raise ArgumentError(f"topic too long: {len(topic)} characters (maximum {MAX_TOPIC_CHARS})")
     found = next((each for each in topics if _matches(each.pattern, topic)), None)
@@ -60,7 +68,11 @@ def _matches(pattern: str, topic: str) -> bool:
         row = [is_wildcard and reached[0]]
         for index, character in enumerate(topic):
             extends = row[index] and (step == "**" or character != ":")
-            row.append(reached[index + 1] or extends if is_wildcard else reached[index] and character == step)
+            row.append(
+                reached[index + 1] or extends
+                if is_wildcard
+                else reached[index] and character == step
+            )
         reached = row
     return reached[-1]
 
@@ -101,7 +113,9 @@ class NoticeFiles:
         except (OSError, ValueError) as error:  # ValueError: the name is not a valid file name
             reason = getattr(error, "strerror", "") or error
             hint = "move or delete the file" if isinstance(error, _FileFull) else ""
-            raise StorageError(f"cannot write the message to {path}: {reason}", hint=hint, file=str(path)) from None
+            raise StorageError(
+                f"cannot write the message to {path}: {reason}", hint=hint, file=str(path)
+            ) from None
 
 
 def _write_document(descriptor: int, document: bytes, max_file_bytes: int) -> None:

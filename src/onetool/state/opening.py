@@ -1,4 +1,7 @@
-"""Open the state: in files, or in a database that replicas share. Without a database, nothing for it is imported."""
+"""Open the state: in files, or in a database that replicas share.
+
+Without a database, nothing for it is imported.
+"""
 
 import os
 import time
@@ -63,7 +66,9 @@ def open_state(loaded: Loaded, changes: Changes | None = None) -> State:
 def open_files(directories: Directories, changes: Changes | None = None) -> State:
     """Return the state in these directories. Each kind creates its files when it first writes."""
     data = directories.data
-    files = {place: DocumentFile(place) for place in (data, directories.private, directories.user)}  # often the same
+    files = {
+        place: DocumentFile(place) for place in (data, directories.private, directories.user)
+    }  # often the same
     cache = DocumentCache(data / "cache")
     private = files[directories.private]
     user = files[directories.user]
@@ -78,7 +83,9 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
     return State(
         place=str(data),
         databases=(*files.values(), cache, sessions.database, credentials),
-        describe=lambda: StateDescription({"store": "files", "directory": str(data)}, [f"files in {data}"]),
+        describe=lambda: StateDescription(
+            {"store": "files", "directory": str(data)}, [f"files in {data}"]
+        ),
         clock_watch=clock_watch,
         load_key=_make_key_loader(directories),
         search_directory=data / "cache",
@@ -121,7 +128,7 @@ def require_store(loaded: Loaded, reason: str = "the state is in files") -> str:
     return loaded.settings.store
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _open_part_files(directory: Path, clock_watch: ClockWatch, kind: str) -> ResultFiles:

@@ -1,4 +1,7 @@
-"""Processes that execute runs. Each holds a lock on a file of its own, which the kernel releases when it ends."""
+"""Processes that execute runs.
+
+Each holds a lock on a file of its own, which the kernel releases when it ends.
+"""
 
 import os
 import sys
@@ -11,7 +14,10 @@ from onetool.util.locks import try_lock
 
 
 class Owners:
-    """The processes of a directory. `own_id` identifies this one, which is alive from `hold` until `close`."""
+    """The processes of a directory.
+
+    `own_id` identifies this one, which is alive from `hold` until `close`.
+    """
 
     may_be_lost: ClassVar[bool] = False  # whether a process may be taken for dead while it runs
 
@@ -21,7 +27,10 @@ class Owners:
         self._descriptor: int | None = None
 
     def hold(self) -> None:
-        """Lock the file of this process. It is locked before it gets its name, so that it never looks stale."""
+        """Lock the file of this process.
+
+        It is locked before it gets its name, so that it never looks stale.
+        """
         file = self._file(self.own_id)
         if self._descriptor is not None and file.exists():
             return
@@ -34,7 +43,10 @@ class Owners:
             self._lock(temporary)
 
     def is_alive(self, owner: str) -> bool:
-        """Return whether the process holds its lock. The file of a process that has ended is deleted."""
+        """Return whether the process holds its lock.
+
+        The file of a process that has ended is deleted.
+        """
         if owner == self.own_id:
             return self._descriptor is not None
         file = self._file(owner)
@@ -73,6 +85,9 @@ class Owners:
 
 
 def _delete(file: Path) -> None:
-    """Delete the file of a process that has ended. It must be closed, because Windows deletes no open file."""
+    """Delete the file of a process that has ended.
+
+    It must be closed, because Windows deletes no open file.
+    """
     with suppress(OSError):  # already deleted, or a disk that cannot be written
         file.unlink()

@@ -1,4 +1,6 @@
-"""Connections to PostgreSQL: a small pool, typed errors, and limits for a server that does not answer."""
+"""Connections to PostgreSQL: a small pool, typed errors, and limits for a server that does not
+answer.
+"""
 
 import os
 import re
@@ -83,7 +85,9 @@ class Statements:
         return bool(row and row[0])
 
     def announce(self, kind: str) -> int:
-        """Increase the generation of a kind of state, and tell everybody when the transaction is committed."""
+        """Increase the generation of a kind of state, and tell everybody when the transaction is
+        committed.
+        """
         statement = (
             "INSERT INTO onetool.generations AS known VALUES (?, 1) "
             "ON CONFLICT (kind) DO UPDATE SET number = known.number + 1 RETURNING number"
@@ -95,12 +99,17 @@ class Statements:
 
     def notify(self, kind: str) -> None:
         """Tell everybody of a change without a generation when the transaction is committed."""
-        self.execute("SELECT pg_notify('onetool', ?)", (f"{kind} from {self._database.leases.own_id}",))
+        self.execute(
+            "SELECT pg_notify('onetool', ?)", (f"{kind} from {self._database.leases.own_id}",)
+        )
         self.announced[kind] = 0
 
 
 class Database(StateDatabase):
-    """The database of a URL. Nothing is opened before it is needed. Methods block: call them in a thread."""
+    """The database of a URL.
+
+    Nothing is opened before it is needed. Methods block: call them in a thread.
+    """
 
     row_lock = "FOR UPDATE"
     claim_lock = "FOR UPDATE SKIP LOCKED"
@@ -126,7 +135,9 @@ class Database(StateDatabase):
         self._busy: dict[int, tuple[Connection[Any], float]] = {}
         self._is_checked = False
         self.is_away = False  # whether it is known not to answer, so that nobody waits for it
-        self._clock: tuple[float, float] | None = None  # the time of the database, and when it was read
+        self._clock: tuple[float, float] | None = (
+            None  # the time of the database, and when it was read
+        )
         self.leases = Leases(self, os.urandom(16).hex())
         self.listener = Listener(self, self.leases, changes or Changes())
 
@@ -164,7 +175,8 @@ class Database(StateDatabase):
     ) -> Iterator[Statements]:
         """Execute statements in one transaction. Raise StoreUnavailable if the server is away.
 
-        Without `is_durable`, it survives the end of this process at once, and a crash of the database after 0.6 s.
+        Without `is_durable`, it survives the end of this process at once, and a crash of the
+        database after 0.6 s.
         """
         if kind:
             self.load_sealer(kind)  # before the transaction, which would wait for it
@@ -238,7 +250,10 @@ class Database(StateDatabase):
             return migrate(connection, self.place)
 
     def now(self) -> float:
-        """Return the time of the database, so that a wrong clock of a replica expires nothing. Never blocks."""
+        """Return the time of the database, so that a wrong clock of a replica expires nothing.
+
+        Never blocks.
+        """
         if self._clock is None:
             return time.time()
         read, at = self._clock
@@ -249,7 +264,9 @@ class Database(StateDatabase):
         self._clock = seconds, time.monotonic()
 
     def abort_stuck(self) -> int:
-        """Close the connections whose server has not answered for this time; their callers get an error."""
+        """Close the connections whose server has not answered for this time; their callers get an
+        error.
+        """
         limit = time.monotonic() - STUCK_SECONDS
         found = list(self._busy.values())
         stuck = [connection for connection, started in found if started < limit]
@@ -279,19 +296,30 @@ class Database(StateDatabase):
         except psycopg.Error as error:
             hint = "check the role of the URL: see the guide 'Run replicas on PostgreSQL'"
             text = self._describe(error)
-            raise StorageError(f"{self.place} rejected a statement: {text}", hint=hint, code=STORAGE) from error
+            raise StorageError(
+                f"{self.place} rejected a statement: {text}", hint=hint, code=STORAGE
+            ) from error
 
     def away(self) -> StoreUnavailable:
         """Return the error for a database that does not answer."""
-        return StoreUnavailable(self.problem or f"the database {self.place} does not answer", **self.retry_fields())
+        return StoreUnavailable(
+            self.problem or f"the database {self.place} does not answer", **self.retry_fields()
+        )
 
     def unavailable(self, error: Exception) -> StoreUnavailable:
         text = self._describe(error)
-        return StoreUnavailable(f"the database {self.place} does not answer: {text}", **self.retry_fields())
+        return StoreUnavailable(
+            f"the database {self.place} does not answer: {text}", **self.retry_fields()
+        )
 
     def retry_fields(self) -> JsonObject:
         hint = "repeat the call later; `onetool store status` shows the state of the database"
-        return {"hint": hint, "code": StoreUnavailable.CODE, "retry_after_seconds": RETRY_SECONDS, "is_retryable": True}
+        return {
+            "hint": hint,
+            "code": StoreUnavailable.CODE,
+            "retry_after_seconds": RETRY_SECONDS,
+            "is_retryable": True,
+        }
 
     def _describe(self, error: Exception) -> str:
         """Return the first line of an error. libpq quotes parts of a URL that it cannot parse."""
@@ -300,7 +328,7 @@ class Database(StateDatabase):
             text = text.replace(secret, "***")
         return text
 
-    # --- connections ------------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     @contextmanager
     def _connection(self) -> "Iterator[Connection[Any]]":
@@ -399,7 +427,8 @@ def _import() -> Any:
         import psycopg
     except ImportError:
         raise ToolError(
-            "store is a PostgreSQL URL, and the extra `postgres` is not installed", hint=f"run `{INSTALL}`"
+            "store is a PostgreSQL URL, and the extra `postgres` is not installed",
+            hint=f"run `{INSTALL}`",
         ) from None
     return psycopg
 

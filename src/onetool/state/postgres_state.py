@@ -19,7 +19,12 @@ from onetool.state.kinds import MODEL_USAGE, LastUses
 from onetool.state.leases import Leases
 from onetool.state.memory import RateLimiter
 from onetool.state.postgres_database import Database
-from onetool.state.replica_kinds import EndedSessionRows, NoticeRows, StatisticsSchema, StoredTokenSet
+from onetool.state.replica_kinds import (
+    EndedSessionRows,
+    NoticeRows,
+    StatisticsSchema,
+    StoredTokenSet,
+)
 from onetool.state.result_rows import PartRows
 from onetool.state.run_store import RunTables
 from onetool.state.saved_snippets import SavedSnippets
@@ -122,8 +127,13 @@ def _describe_status(database: Database) -> StateDescription:
         "replicas": replicas,
         "queues": [queue._asdict() for queue in queues],
     }
-    lines = [f"{database.place}, schema version {version}, {megabytes} MB", f"replicas: {len(replicas)}"]
-    lines += (f"  {replica['description']}, seen {replica['seconds']} s ago" for replica in replicas)
+    lines = [
+        f"{database.place}, schema version {version}, {megabytes} MB",
+        f"replicas: {len(replicas)}",
+    ]
+    lines += (
+        f"  {replica['description']}, seen {replica['seconds']} s ago" for replica in replicas
+    )
     for queue in queues:
         lines += _describe_queue(queue)
     return StateDescription(facts, lines)

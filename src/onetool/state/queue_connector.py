@@ -1,7 +1,7 @@
 """The connections of a worker to the database of its queues. They wait for a database that is away.
 
-Without this, procrastinate stops at the first lost connection. Import this module only in a worker: it imports
-procrastinate.
+Without this, procrastinate stops at the first lost connection. Import this module only in a worker:
+it imports procrastinate.
 """
 
 import asyncio
@@ -43,7 +43,9 @@ class PatientConnector(PsycopgConnector):
     """`may_give_up` says whether nobody needs the database any more."""
 
     def __init__(self, url: str, may_give_up: Callable[[], bool]) -> None:
-        super().__init__(pool_factory=_make_pool, conninfo=url, kwargs=OPTIONS, configure=_configure, **POOL)
+        super().__init__(
+            pool_factory=_make_pool, conninfo=url, kwargs=OPTIONS, configure=_configure, **POOL
+        )
         self.may_give_up = may_give_up
 
     execute_query_async = patient(PsycopgConnector.execute_query_async)
@@ -53,7 +55,9 @@ class PatientConnector(PsycopgConnector):
 
 
 def _make_pool(check: object, **options: Any) -> AsyncConnectionPool[Any]:  # noqa: ARG001
-    """Return a pool that does not test each connection before its use: failed statements are repeated."""
+    """Return a pool that does not test each connection before its use: failed statements are
+    repeated.
+    """
     return AsyncConnectionPool(**options)
 
 

@@ -1,4 +1,6 @@
-"""State that only replicas share, over a PostgreSQL database: tokens, ended sessions, notices and statistics."""
+"""State that only replicas share, over a PostgreSQL database: tokens, ended sessions, notices and
+statistics.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,7 +36,10 @@ DELETE FROM notices WHERE name = :name AND id <= (
 
 
 class NoticeRows(NoticeFiles):
-    """Messages for people, by the name of their file. If they exceed `max_file_bytes`, the oldest are deleted."""
+    """Messages for people, by the name of their file.
+
+    If they exceed `max_file_bytes`, the oldest are deleted.
+    """
 
     def __init__(self, database: Database, max_file_bytes: int = DEFAULT_MAX_FILE_BYTES) -> None:
         self._database = database
@@ -49,12 +54,16 @@ class NoticeRows(NoticeFiles):
             transaction.execute(insert, (name, document, self._database.now()))
 
     def read(self, name: str) -> bytes:
-        rows = self._database.select("SELECT document FROM notices WHERE name = ? ORDER BY id", name)
+        rows = self._database.select(
+            "SELECT document FROM notices WHERE name = ? ORDER BY id", name
+        )
         return b"".join(document for (document,) in rows)
 
 
 class EndedSessionRows(EndedSessions):
-    """Sessions of browsers that have ended, in one document. Those of other replicas are known within two seconds.
+    """Sessions of browsers that have ended, in one document.
+
+    Those of other replicas are known within two seconds.
 
     It is sealed with the key of the sessions: deleting both makes the sessions invalid.
     """
@@ -69,7 +78,10 @@ class EndedSessionRows(EndedSessions):
         oldest = self._now() - CLOCK_SECONDS
 
         def change(ended: Mapping[str, float]) -> dict[str, float]:
-            return {**{known: end for known, end in ended.items() if end >= oldest}, identifier: until}
+            return {
+                **{known: end for known, end in ended.items() if end >= oldest},
+                identifier: until,
+            }
 
         self._documents.update(ALL, change)
 
@@ -84,7 +96,10 @@ class EndedSessionRows(EndedSessions):
         except StoreUnavailable:  # which is reported elsewhere
             return None
         except StorageError as error:
-            hint = f"{error.hint}; or let all people sign in again: execute `{END_SESSIONS}` and restart the servers"
+            hint = (
+                f"{error.hint}; or let all people sign in again: execute `{END_SESSIONS}` and"
+                " restart the servers"
+            )
             return Problem(f"no browser session is valid: {error.message}", hint, code=STORAGE)
         return None
 
@@ -92,7 +107,8 @@ class EndedSessionRows(EndedSessions):
 class StoredTokenSet(TokenFile):
     """Tokens that were created with a store, and names of revoked tokens in the settings files.
 
-    A document hides the token of the same name in the settings, also if somebody without the key wrote it.
+    A document hides the token of the same name in the settings, also if somebody without the key
+    wrote it.
     """
 
     def __init__(self, database: Database) -> None:
@@ -105,7 +121,9 @@ class StoredTokenSet(TokenFile):
         return self._database.place
 
     def apply(self, tokens: "Iterable[Token]") -> "list[Token]":
-        """Return the accepted tokens: those of the settings that no document hides, and those of documents."""
+        """Return the accepted tokens: those of the settings that no document hides, and those of
+        documents.
+        """
         if self._database.problem:
             raise self._database.away()
         stored = self._tokens.get()
@@ -169,7 +187,10 @@ class StoredTokenSet(TokenFile):
 
 
 class StatisticsSchema:
-    """The tables of all replicas. Writers take turns, so that rows are numbered in the order of their commits."""
+    """The tables of all replicas.
+
+    Writers take turns, so that rows are numbered in the order of their commits.
+    """
 
     location: Location | None = None
     notice: str | None = None
@@ -187,8 +208,12 @@ class StatisticsSchema:
     def reading(self) -> Iterator[Statements]:
         """Open the tables for a consistent read. Temporary tables are dropped at the end."""
         try:
-            with self._database.transaction(is_read_only=True, search_path=STATISTICS) as transaction:
+            with self._database.transaction(
+                is_read_only=True, search_path=STATISTICS
+            ) as transaction:
                 yield transaction
                 transaction.execute("ROLLBACK")
         except StorageError as error:
-            raise ToolError(f"cannot read the statistics: {error.message}", hint=error.hint or "") from None
+            raise ToolError(
+                f"cannot read the statistics: {error.message}", hint=error.hint or ""
+            ) from None

@@ -128,7 +128,10 @@ class ResultFiles:
         return {handle: files for handle, files in results.items() if files.has_content}
 
     def has_room(self, max_bytes: int, max_agent_bytes: int, agent: str, handle: str) -> bool:
-        """Count a new result, and return whether all are known to fit the quotas. Otherwise `clean` lists them."""
+        """Count a new result, and return whether all are known to fit the quotas.
+
+        Otherwise `clean` lists them.
+        """
         with self.locked():
             usage = self._read_usage()
             if usage is None:
@@ -146,7 +149,9 @@ class ResultFiles:
         atomic.write(self._directory / USAGE, json.dumps(usage))
 
     def _read_usage(self) -> JsonObject | None:
-        """Return the recorded sizes; None if they are missing or old: unfinished files are not in them."""
+        """Return the recorded sizes; None if they are missing or old: unfinished files are not in
+        them.
+        """
         try:
             usage = json.loads((self._directory / USAGE).read_bytes())
             is_current = 0 <= self._clock() - usage["listed_at"] <= _ABANDONED_SECONDS
@@ -180,7 +185,9 @@ class ResultFiles:
                 self._path(handle, part).unlink(missing_ok=True)
 
     def evict(self, handle: str) -> None:
-        """Remove the content of a result but keep its meta file, so that later errors can explain it."""
+        """Remove the content of a result but keep its meta file, so that later errors can explain
+        it.
+        """
         self.remove(handle, ("txt", "idx", "json"))
 
     @contextmanager

@@ -1,6 +1,8 @@
-"""Results and media in PostgreSQL: one row for each part, and its content in chunks of at most 1 MB.
+"""Results and media in PostgreSQL: one row for each part, and its content in chunks of at most 1
+MB.
 
-A result is readable on every replica with the same working directory, which is its `scope`, by its agent.
+A result is readable on every replica with the same working directory, which is its `scope`, by its
+agent.
 """
 
 import io
@@ -36,7 +38,9 @@ CONTENT = "SELECT data FROM chunks WHERE handle = ? AND part = ? ORDER BY number
 class PartRows(ResultFiles):
     """The parts of results (`kind` is "result") or media in rows."""
 
-    def __init__(self, database: Database, scope: str, clock_watch: ClockWatch, kind: str = "result") -> None:
+    def __init__(
+        self, database: Database, scope: str, clock_watch: ClockWatch, kind: str = "result"
+    ) -> None:
         self.place = database.place
         self._database = database
         self._scope = scope
@@ -52,9 +56,14 @@ class PartRows(ResultFiles):
         now = self._clock()
         if self._expiry.is_due():
             self._sweep(now, ttl)
-        query = "SELECT handle, part, modified, size, agent FROM files WHERE scope = ? AND kind = ? AND modified >= ?"
+        query = (
+            "SELECT handle, part, modified, size, agent FROM files WHERE scope = ? AND kind = ? AND"
+            " modified >= ?"
+        )
         results: dict[str, StoredFiles] = {}
-        for handle, part, modified, size, agent in self._database.select(query, self._scope, self._kind, now - ttl):
+        for handle, part, modified, size, agent in self._database.select(
+            query, self._scope, self._kind, now - ttl
+        ):
             found = results.setdefault(handle, StoredFiles())
             found.add_part(part, modified, size)
             found.agent = found.agent or agent
@@ -93,7 +102,10 @@ class PartRows(ResultFiles):
     def reading(self, handle: str, part: Part) -> Iterator[BinaryIO]:
         """Yield a file of this part. Text is read in windows, the other parts at once."""
         found = self._database.select(
-            "SELECT size FROM files WHERE scope = ? AND handle = ? AND part = ?", self._scope, handle, part
+            "SELECT size FROM files WHERE scope = ? AND handle = ? AND part = ?",
+            self._scope,
+            handle,
+            part,
         )
         if not found:
             raise FileNotFoundError(handle)

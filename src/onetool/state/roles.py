@@ -1,4 +1,6 @@
-"""The three roles: one creates the tables, replicas read and write them, workers reach jobs and their results only."""
+"""The three roles: one creates the tables, replicas read and write them, workers reach jobs and
+their results only.
+"""
 
 import re
 
@@ -41,13 +43,19 @@ CREATE POLICY workers ON {schema}.{table} TO {worker} USING (writer = current_us
 
 
 def render_grants(replica: str, worker: str) -> str:
-    """Return the SQL that the owner of the tables executes, after each upgrade, to grant both roles their rights.
+    """Return the SQL that the owner of the tables executes, after each upgrade, to grant both roles
+    their rights.
 
-    Replicas can only append to the audit log and to `sent_calls`. Functions of the owner delete old rows.
+    Replicas can only append to the audit log and to `sent_calls`. Functions of the owner delete old
+    rows.
     """
     for name in (replica, worker):
         if not NAME.fullmatch(name):
             raise ArgumentError(f"invalid role {name!r}: expected lower-case letters, digits and _")
     names = {"schema": SCHEMA, "replica": replica, "worker": worker}
     jobs = JOBS.format(**names)
-    return GRANTS.format(**names) + jobs + "".join(OWN_ROWS.format(table=table, **names) for table in WORKER_TABLES)
+    return (
+        GRANTS.format(**names)
+        + jobs
+        + "".join(OWN_ROWS.format(table=table, **names) for table in WORKER_TABLES)
+    )

@@ -53,7 +53,8 @@ class DurableCall:
 
     number: int
     tool: str
-    arguments: str  # JSON of the bound arguments: canonical, or in the order of the schema if people are asked
+    # JSON of the bound arguments: canonical, or in the order of the schema if people are asked
+    arguments: str
     key: str  # digest of the tool and the arguments
     occurrence: int  # of this key in the run, from 0
     state: CallState
@@ -70,7 +71,10 @@ class DurableCall:
 
 
 class StoredValues(NamedTuple):
-    """Texts of a run or a call for people: what it printed, received and returned. None if there is none any more."""
+    """Texts of a run or a call for people: what it printed, received and returned.
+
+    None if there is none any more.
+    """
 
     printed: str | None = None
     arguments: str | None = None
@@ -80,9 +84,11 @@ class StoredValues(NamedTuple):
 
 @dataclass(slots=True)
 class RunRecord:
-    """A run, or a call outside of a run (`kind` is "call"; `code` is then JSON with `tool` and `arguments`).
+    """A run, or a call outside of a run (`kind` is "call"; `code` is then JSON with `tool` and
+    `arguments`).
 
-    The journal stores it sealed, while the run may have to continue. The statistics store what is listed and counted.
+    The journal stores it sealed, while the run may have to continue. The statistics store what is
+    listed and counted.
     """
 
     id: str  # r_ and 32 hexadecimal digits
@@ -97,7 +103,8 @@ class RunRecord:
     at: float = 0.0  # when it started
     seconds: float | None = None  # how long it took; None while that is not known
     error_type: str | None = None  # if it failed
-    # Counted by the statistics, `round_trips` are the calls of the code; `calls` also includes calls that tools made.
+    # Counted by the statistics, `round_trips` are the calls of the code; `calls` also includes
+    # calls that tools made.
     session: str = ""
     round_trips: int = 0
     answer_tokens: int = 0
@@ -134,14 +141,22 @@ class RunOutcome(NamedTuple):
         text = json.dumps(self._asdict(), ensure_ascii=False, default=str)
         if len(text) <= MAX_VALUE_BYTES:
             return text
-        return json.dumps(self._replace(value=None, is_cut=True)._asdict(), ensure_ascii=False, default=str)
+        return json.dumps(
+            self._replace(value=None, is_cut=True)._asdict(), ensure_ascii=False, default=str
+        )
 
     @classmethod
     def read(cls, run: RunRecord) -> "RunOutcome":
         """Return the outcome of a run that has ended."""
         if run.outcome is not None:
             data = json.loads(run.outcome)
-            return cls(tuple(data["blocks"]), data["value"], data["error"], tuple(data["media"]), data["is_cut"])
+            return cls(
+                tuple(data["blocks"]),
+                data["value"],
+                data["error"],
+                tuple(data["media"]),
+                data["is_cut"],
+            )
         reason = run.reason or "its result was not kept"
         error = Interrupted(f"run {run.id} is {run.state}: {reason}", run=run.id)
         return cls((f"{type(error).__name__}: {error}",), error=describe(error))
@@ -149,11 +164,16 @@ class RunOutcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Permission for further calls. Arguments without a pattern must be absent, unless `varying` has their names."""
+    """Permission for further calls.
+
+    Arguments without a pattern must be absent, unless `varying` has their names.
+    """
 
     id: str  # g_ and random digits
     tool: str  # name or pattern
-    arguments: JsonMapping = field(default_factory=dict)  # a string is a pattern, other values must be equal
+    arguments: JsonMapping = field(
+        default_factory=dict
+    )  # a string is a pattern, other values must be equal
     varying: tuple[str, ...] = ()  # names of arguments that may be anything; `*` for all others
     definition: str = ""  # of the tool, if it is not a pattern: another one is asked about
     left: int = 1  # calls that it still covers
@@ -165,7 +185,10 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer of a person to the pending calls of a run. `calls` are numbers; None for all that are pending."""
+    """The answer of a person to the pending calls of a run.
+
+    `calls` are numbers; None for all that are pending.
+    """
 
     is_approved: bool
     by: str

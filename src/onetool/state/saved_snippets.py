@@ -1,7 +1,7 @@
 """Snippets that agents saved from runs that worked.
 
-An agent can use its own saved snippets; other agents can use them after a person has accepted them. Snippets of the
-settings have precedence. Saved snippets are never published as prompts.
+An agent can use its own saved snippets; other agents can use them after a person has accepted them.
+Snippets of the settings have precedence. Saved snippets are never published as prompts.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,25 +32,38 @@ class SavedSnippet:
 
     def to_snippet(self) -> Snippet:
         params = {name: {"default": value} for name, value in self.params.items()}
-        return Snippet.model_validate({"description": self.description, "params": params, "body": self.body})
+        return Snippet.model_validate(
+            {"description": self.description, "params": params, "body": self.body}
+        )
 
 
 class SavedSnippets:
-    """The saved snippets of all agents, in one document. Changes of replicas are known within two seconds."""
+    """The saved snippets of all agents, in one document.
+
+    Changes of replicas are known within two seconds.
+    """
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "snippets")
-        self._snippets = Cached(database, "snippets", lambda: _parse_snippets(self._documents.get("saved")))
+        self._snippets = Cached(
+            database, "snippets", lambda: _parse_snippets(self._documents.get("saved"))
+        )
 
     def list_all(self) -> tuple[SavedSnippet, ...]:
         return self._snippets.get()
 
     def put(self, snippet: SavedSnippet) -> None:
         def replace_or_add(snippets: list[SavedSnippet]) -> list[SavedSnippet]:
-            others = [other for other in snippets if (other.agent, other.name) != (snippet.agent, snippet.name)]
+            others = [
+                other
+                for other in snippets
+                if (other.agent, other.name) != (snippet.agent, snippet.name)
+            ]
             if sum(other.agent == snippet.agent for other in others) >= MAX_SNIPPETS:
                 hint = "delete some with `onetool snippets delete NAME`"
-                raise StorageError(f"agent {snippet.agent} already has {MAX_SNIPPETS} saved snippets", hint=hint)
+                raise StorageError(
+                    f"agent {snippet.agent} already has {MAX_SNIPPETS} saved snippets", hint=hint
+                )
             return [*others, snippet]
 
         self.change(replace_or_add)
@@ -58,10 +71,16 @@ class SavedSnippets:
     def accept(self, snippet: SavedSnippet, by: str) -> bool:
         """Accept a snippet as the person saw it. Return False if it has changed since then."""
         accepted = replace(snippet, accepted_by=by)
-        return self.change(lambda snippets: [accepted if other == snippet else other for other in snippets])
+        return self.change(
+            lambda snippets: [accepted if other == snippet else other for other in snippets]
+        )
 
     def delete(self, agent: str, name: str) -> bool:
-        return self.change(lambda snippets: [other for other in snippets if (other.agent, other.name) != (agent, name)])
+        return self.change(
+            lambda snippets: [
+                other for other in snippets if (other.agent, other.name) != (agent, name)
+            ]
+        )
 
     def change(self, change: Callable[[list[SavedSnippet]], list[SavedSnippet]]) -> bool:
         """Change the snippets, while nobody else can. Return whether they are different now."""
@@ -76,7 +95,9 @@ class SavedSnippets:
         return after != before
 
     def merge(self, configured: Mapping[str, Snippet], agent: str) -> dict[str, Snippet]:
-        """Return the snippets that an agent can use: configured ones, its own, and accepted ones of other agents."""
+        """Return the snippets that an agent can use: configured ones, its own, and accepted ones of
+        other agents.
+        """
         try:
             snippets = self.list_all()
         except ToolError:  # shown by `onetool snippets`; configured snippets work without the file

@@ -1,7 +1,7 @@
 """The tables, as numbered migrations. A released migration is never changed; a new one is appended.
 
-A column `rowid` numbers the rows in the order in which they were inserted, as SQLite does, so that both databases share
-their statements. `token` is the ID of a token, never the token.
+A column `rowid` numbers the rows in the order in which they were inserted, as SQLite does, so that
+both databases share their statements. `token` is the ID of a token, never the token.
 """
 
 from collections.abc import Callable
@@ -19,11 +19,16 @@ class Migration(NamedTuple):
 
     statements: str
     compatible: int
-    read_library: Callable[[], str] | None = None  # returns statements of a library, to execute before
+    read_library: Callable[[], str] | None = (
+        None  # returns statements of a library, to execute before
+    )
 
 
 def read_procrastinate() -> str:
-    """Return the tables of procrastinate. A new version of it needs a migration with the statements of its own."""
+    """Return the tables of procrastinate.
+
+    A new version of it needs a migration with the statements of its own.
+    """
     try:
         from procrastinate.schema import SchemaManager
     except ImportError:
@@ -82,8 +87,8 @@ CREATE TABLE session_values (
     id bigserial PRIMARY KEY, handle text, key text, sealed bytea, size bigint, UNIQUE (handle, key)
 );
 """
-# A document is sealed with its version, and replicas cannot delete it. So somebody without `ONETOOL_KEY` cannot put an
-# older one in its place.
+# A document is sealed with its version, and replicas cannot delete it. So somebody without
+# `ONETOOL_KEY` cannot put an older one in its place.
 NEWER = """
 CREATE FUNCTION reject_older() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -95,8 +100,8 @@ END
 $$;
 CREATE TRIGGER newer BEFORE UPDATE ON documents FOR EACH ROW EXECUTE FUNCTION reject_older();
 """
-# Replicas may append to the audit log, but not delete from it. What they delete with this function is the oldest, and
-# never the last 100 MiB, whatever they ask for.
+# Replicas may append to the audit log, but not delete from it. What they delete with this function
+# is the oldest, and never the last 100 MiB, whatever they ask for.
 TRIM_AUDIT = """
 CREATE FUNCTION trim_audit(max_bytes bigint) RETURNS bigint LANGUAGE sql SECURITY DEFINER
 SET search_path = onetool, pg_temp AS $$
@@ -109,8 +114,8 @@ SET search_path = onetool, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION trim_audit FROM PUBLIC;
 """
-# The same for calls that were sent. Runs and grants are valid for 30 days at most, which is sealed with them: an older
-# row that comes back after this time sends nothing.
+# The same for calls that were sent. Runs and grants are valid for 30 days at most, which is sealed
+# with them: an older row that comes back after this time sends nothing.
 TRIM_SENT_CALLS = """
 CREATE FUNCTION trim_sent_calls(before double precision) RETURNS void LANGUAGE sql SECURITY DEFINER
 SET search_path = onetool, pg_temp AS $$
@@ -118,7 +123,8 @@ SET search_path = onetool, pg_temp AS $$
 $$;
 REVOKE ALL ON FUNCTION trim_sent_calls FROM PUBLIC;
 """
-# procrastinate has the state of a job, under this number. Input and result are sealed with a key that is not here.
+# procrastinate has the state of a job, under this number. Input and result are sealed with a key
+# that is not here.
 JOBS = """
 CREATE TABLE jobs (
     id text PRIMARY KEY, number bigint NOT NULL UNIQUE REFERENCES procrastinate_jobs ON DELETE CASCADE,
@@ -135,7 +141,8 @@ BEGIN ATOMIC
     SELECT id, sealed, expires > clock_timestamp() FROM jobs WHERE number = $1;
 END;
 """
-# `width_bucket` counts the bounds that are not greater. The function counts those that are lesser, as in files.
+# `width_bucket` counts the bounds that are not greater. The function counts those that are lesser,
+# as in files.
 STATISTICS = f"""
 CREATE SCHEMA onetool_stats;
 SET LOCAL search_path = onetool_stats;
@@ -145,7 +152,9 @@ SET LOCAL search_path = {SCHEMA};
 """
 MIGRATIONS = (
     Migration(
-        f"{STATE}{NEWER}{TRIM_AUDIT}{TRIM_SENT_CALLS}{JOBS}{STATISTICS}", compatible=1, read_library=read_procrastinate
+        f"{STATE}{NEWER}{TRIM_AUDIT}{TRIM_SENT_CALLS}{JOBS}{STATISTICS}",
+        compatible=1,
+        read_library=read_procrastinate,
     ),
 )
 VERSION = len(MIGRATIONS)

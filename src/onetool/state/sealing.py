@@ -1,4 +1,7 @@
-"""Encryption of stored values with AES-256-GCM. The key is in a file for its owner only, which is created once."""
+"""Encryption of stored values with AES-256-GCM.
+
+The key is in a file for its owner only, which is created once.
+"""
 
 import os
 import sys
@@ -19,9 +22,14 @@ NONCE_BYTES = 12
 
 
 class Sealer:
-    """Encrypts values and detects changes. `about` names a value, so that two values cannot be exchanged."""
+    """Encrypts values and detects changes.
 
-    def __init__(self, key: bytes, key_name: str, make_error: Callable[[str], StorageError]) -> None:
+    `about` names a value, so that two values cannot be exchanged.
+    """
+
+    def __init__(
+        self, key: bytes, key_name: str, make_error: Callable[[str], StorageError]
+    ) -> None:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # takes some milliseconds
 
         self._cipher = AESGCM(key)
@@ -39,14 +47,19 @@ class Sealer:
         return nonce + self._cipher.encrypt(nonce, value, about)
 
     def open(self, sealed: bytes, about: bytes) -> bytes:
-        """Return the value. Raise StorageError if it was changed, has another name, or was sealed with another key."""
+        """Return the value.
+
+        Raise StorageError if it was changed, has another name, or was sealed with another key.
+        """
         from cryptography.exceptions import InvalidTag
 
         try:
             return self._cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], about)
         except (InvalidTag, ValueError, TypeError):  # too short, or text
             name = about.decode(errors="replace")
-            raise self.make_error(f"{name} was changed, or was not sealed with {self._key_name}") from None
+            raise self.make_error(
+                f"{name} was changed, or was not sealed with {self._key_name}"
+            ) from None
 
 
 class NotSealed(Sealer):
@@ -63,7 +76,10 @@ class NotSealed(Sealer):
 
 
 def load_key(file: Path, *, must_exist: bool = False) -> bytes:
-    """Read a key, or create it. Set `must_exist` if sealed values exist: a new key could not open them."""
+    """Read a key, or create it.
+
+    Set `must_exist` if sealed values exist: a new key could not open them.
+    """
     if not must_exist and not file.exists():
         with exclusive(file):
             if not file.exists():
@@ -72,11 +88,15 @@ def load_key(file: Path, *, must_exist: bool = False) -> bytes:
     try:
         key = bytes.fromhex(file.read_text("ascii"))
     except FileNotFoundError:
-        raise sealing_error(f"the key {file} is missing: what it sealed cannot be read", file.parent) from None
+        raise sealing_error(
+            f"the key {file} is missing: what it sealed cannot be read", file.parent
+        ) from None
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
-        raise sealing_error(f"the key {file} is damaged: what it sealed cannot be read", file.parent)
+        raise sealing_error(
+            f"the key {file} is damaged: what it sealed cannot be read", file.parent
+        )
     return key
 
 
@@ -85,10 +105,15 @@ class PageKey:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._temporary_key = os.urandom(KEY_BYTES)  # for a disk that cannot be written: its tokens are valid here only
+        self._temporary_key = os.urandom(
+            KEY_BYTES
+        )  # for a disk that cannot be written: its tokens are valid here only
 
     def load(self) -> bytes:
-        """Return the key. It is read each time: another process may create it or replace the directory."""
+        """Return the key.
+
+        It is read each time: another process may create it or replace the directory.
+        """
         try:
             with suppress(StorageError):
                 return load_key(self._file)
@@ -111,5 +136,8 @@ def sync_directory(directory: Path) -> None:
 
 def sealing_error(message: str, directory: Path) -> StorageError:
     """Return the error for a directory with damaged or changed values."""
-    hint = f"restore {directory} from a backup, or stop OneTool and delete all of it: `rm -r {quote(str(directory))}`"
+    hint = (
+        f"restore {directory} from a backup, or stop OneTool and delete all of it: `rm -r"
+        f" {quote(str(directory))}`"
+    )
     return StorageError(message, hint=hint, location=Location(str(directory)), code=STORAGE)

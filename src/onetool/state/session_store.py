@@ -1,6 +1,7 @@
 """Sessions: JSON values that code keeps between runs, by handle, in SQLite or PostgreSQL.
 
-Each change is one transaction, so that concurrent runs lose nothing. Values are sealed together with their labels.
+Each change is one transaction, so that concurrent runs lose nothing. Values are sealed together
+with their labels.
 """
 
 import json
@@ -68,7 +69,10 @@ class SessionTables:
         self._clock_watch = clock_watch
 
     def create(self, agent: str = "default", token_id: str = "") -> str:
-        """Create an empty session and return its handle. Expired sessions are deleted, unless the clock has jumped."""
+        """Create an empty session and return its handle.
+
+        Expired sessions are deleted, unless the clock has jumped.
+        """
         handle = f"s_{secrets.token_hex(16)}"
         owner = (agent, token_id)
         with self._database.transaction(kind=KIND) as database:
@@ -78,15 +82,23 @@ class SessionTables:
             if database.execute(COUNT, owner).fetchone()[0] >= MAX_SESSIONS:
                 database.execute(DELETE_EMPTY, owner)
                 if database.execute(COUNT, owner).fetchone()[0] >= MAX_SESSIONS:
-                    hint = "use an existing one, or clear() one: empty sessions make room for new ones"
-                    raise BudgetExceeded(f"agent {agent} has {MAX_SESSIONS} sessions, which is the limit", hint=hint)
-            database.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", (handle, agent, token_id, now))
+                    hint = (
+                        "use an existing one, or clear() one: empty sessions make room for new ones"
+                    )
+                    raise BudgetExceeded(
+                        f"agent {agent} has {MAX_SESSIONS} sessions, which is the limit", hint=hint
+                    )
+            database.execute(
+                "INSERT INTO sessions VALUES (?, ?, ?, ?)", (handle, agent, token_id, now)
+            )
         return handle
 
     def list_keys(self, handle: str, agent: str = "default", token_id: str = "") -> list[str]:
         """Return the keys in the order in which they were added."""
         self._use(handle, agent, token_id)
-        rows = self._database.select("SELECT key FROM session_values WHERE handle = ? ORDER BY id", handle)
+        rows = self._database.select(
+            "SELECT key FROM session_values WHERE handle = ? ORDER BY id", handle
+        )
         return [key for (key,) in rows]
 
     def get(
@@ -115,14 +127,18 @@ class SessionTables:
             _check_key(key)
         with self._database.transaction(kind=KIND) as database:
             query = f"{OWNER} {self._database.row_lock}"
-            self._check_owner(handle, database.execute(query, (handle,)).fetchall(), agent, token_id)
+            self._check_owner(
+                handle, database.execute(query, (handle,)).fetchall(), agent, token_id
+            )
             wanted = _filter_keys(removed if replaces else [*removed, *values])
             rows = ((key, database.execute(VALUE, (handle, key)).fetchone()) for key in wanted)
             found = {key: self._open(handle, key, row[0]) for key, row in rows if row is not None}
             kept = set() if replaces else found.keys() - set(removed)
             database.executemany(DELETE_VALUE, [(handle, key) for key in found.keys() - kept])
             new = ((key, value) for key, value in values.items() if key not in kept)
-            database.executemany(PUT_VALUE, [(handle, key, *self._seal(handle, key, value)) for key, value in new])
+            database.executemany(
+                PUT_VALUE, [(handle, key, *self._seal(handle, key, value)) for key, value in new]
+            )
             _check_quota(database, handle)
             database.execute(TOUCH, (self._clock(), handle))
         return found
@@ -135,19 +151,28 @@ class SessionTables:
             with suppress(StorageError), self._database.transaction(kind=KIND) as database:
                 database.execute(TOUCH, (self._clock(), handle))
 
-    def _check_owner(self, handle: str, rows: list[tuple[str, str, float]], agent: str, token_id: str) -> float:
-        """Return the time of the last use. Without a token, an agent uses the sessions of all its tokens."""
+    def _check_owner(
+        self, handle: str, rows: list[tuple[str, str, float]], agent: str, token_id: str
+    ) -> float:
+        """Return the time of the last use.
+
+        Without a token, an agent uses the sessions of all its tokens.
+        """
         if HANDLE.fullmatch(handle) is None or not rows or self._clock() - rows[0][2] > TTL_SECONDS:
             hint = 'create one with ot.session() and open it with ot.session("s_...")'
             quoted = repr(handle[:MAX_QUOTED_CHARS])
-            raise ToolError(f"the session {quoted} does not exist or has expired", hint=hint, type="not_found")
+            raise ToolError(
+                f"the session {quoted} does not exist or has expired", hint=hint, type="not_found"
+            )
         if rows[0][0] != agent or token_id not in {"", rows[0][1]}:
             raise PermissionDenied(f"the session {handle} belongs to another agent or token")
         return rows[0][2]
 
     def _seal(self, handle: str, key: str, value: SessionValue) -> tuple[bytes, int]:
         content = json.dumps([value.labels, value.text]).encode("ascii")
-        return self._database.load_sealer(KIND).seal(content, _name(handle, key)), len(key) + len(value.text)
+        return self._database.load_sealer(KIND).seal(content, _name(handle, key)), len(key) + len(
+            value.text
+        )
 
     def _open(self, handle: str, key: str, sealed: bytes) -> SessionValue:
         labels, text = json.loads(self._database.load_sealer(KIND).open(sealed, _name(handle, key)))
@@ -157,7 +182,9 @@ class SessionTables:
 class SessionStore(SessionTables):
     """The sessions of a data directory, in SQLite."""
 
-    def __init__(self, directory: Path, clock: Clock = time.time, steady: Clock = read_steady_clock) -> None:
+    def __init__(
+        self, directory: Path, clock: Clock = time.time, steady: Clock = read_steady_clock
+    ) -> None:
         self.database = SealedDatabase(directory / "runs" / "sessions.db", SCHEMA, VERSION)
         super().__init__(self.database, ClockWatch(clock, steady))
 
@@ -177,7 +204,8 @@ def _filter_keys(keys: Iterable[str]) -> list[str]:
 def _check_key(key: str) -> None:
     if not 0 < len(key) <= MAX_KEY_CHARS or not key.isprintable():
         raise ArgumentError(
-            f"invalid key {key[:MAX_QUOTED_CHARS]!r}: expected 1 to {MAX_KEY_CHARS} printable characters"
+            f"invalid key {key[:MAX_QUOTED_CHARS]!r}: expected 1 to {MAX_KEY_CHARS} printable"
+            " characters"
         )
 
 

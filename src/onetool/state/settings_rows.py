@@ -1,7 +1,7 @@
 """Settings that replicas share, and the history of their changes, as two sealed rows.
 
-The rows are sealed as a whole, with a key that is not in the database: who can only write to the database cannot make a
-replica start a program.
+The rows are sealed as a whole, with a key that is not in the database: who can only write to the
+database cannot make a replica start a program.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,10 @@ class SettingsRows(SettingsFiles):
         return StoredHistory(self)
 
     def open_editor(
-        self, directories: "Directories", env: Mapping[str, str], files: "SettingsContents | None" = None
+        self,
+        directories: "Directories",
+        env: Mapping[str, str],
+        files: "SettingsContents | None" = None,
     ) -> "StoredSettingsEditor":
         from onetool.settings.editing.stored_editor import StoredSettingsEditor
 
@@ -85,7 +88,10 @@ class SettingsRows(SettingsFiles):
         self._documents.update_all([CURRENT, HISTORY], apply)
 
     def _read(self) -> StoredSettings:
-        """Return the settings. A row that cannot be read is a problem of its own: the database answers."""
+        """Return the settings.
+
+        A row that cannot be read is a problem of its own: the database answers.
+        """
         try:
             return self._parse(self._documents.get(CURRENT))
         except StoreUnavailable:

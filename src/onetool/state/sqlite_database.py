@@ -1,6 +1,7 @@
 """SQLite databases, shared by processes and threads.
 
-One connection writes and another one reads, each with its lock, so that readers never wait for a writer.
+One connection writes and another one reads, each with its lock, so that readers never wait for a
+writer.
 """
 
 import os
@@ -44,7 +45,10 @@ class Rows(Protocol):
 
 
 class Transaction(Protocol):
-    """A connection in a transaction. Statements are valid in SQLite and PostgreSQL, with the placeholders of SQLite."""
+    """A connection in a transaction.
+
+    Statements are valid in SQLite and PostgreSQL, with the placeholders of SQLite.
+    """
 
     def execute(self, statement: str, parameters: Any = ..., /) -> Rows: ...
     def executemany(self, statement: str, parameters: Any, /) -> object: ...
@@ -54,7 +58,9 @@ class StateDatabase:
     """A database in SQLite or PostgreSQL. Both have the same tables."""
 
     place: str
-    row_lock: str = ""  # the end of a query that locks its rows; in SQLite, a transaction locks everything
+    row_lock: str = (
+        ""  # the end of a query that locks its rows; in SQLite, a transaction locks everything
+    )
     claim_lock: str = ""  # the same, and skips locked rows
     size_query: str  # for the bytes that runs use
     trim_sent_query: str  # deletes the records of calls that were sent before a time
@@ -69,7 +75,9 @@ class StateDatabase:
         raise NotImplementedError
 
     def subscribe(self, kind: str, load: Callback, /) -> None:
-        """Call the function in the thread that listens, if there is one, before it reports a change."""
+        """Call the function in the thread that listens, if there is one, before it reports a
+        change.
+        """
 
     @property
     def problem(self) -> str | None:
@@ -101,21 +109,30 @@ class StateDatabase:
     def transaction(
         self, *, kind: str = "", is_durable: bool = True, is_announced: bool = False
     ) -> AbstractContextManager[Transaction]:
-        """Write in one transaction, which survives the end of the process, and a power failure if `is_durable`.
+        """Write in one transaction, which survives the end of the process, and a power failure if
+        `is_durable`.
 
-        `kind` is the kind of sealed values that it changes. Other replicas are notified of announced changes.
+        `kind` is the kind of sealed values that it changes. Other replicas are notified of
+        announced changes.
         """
         raise NotImplementedError
 
-    def changing(self, _kind: str, _name: str, *, is_announced: bool) -> AbstractContextManager[Transaction]:
+    def changing(
+        self, _kind: str, _name: str, *, is_announced: bool
+    ) -> AbstractContextManager[Transaction]:
         """Begin a transaction. Until its end, nobody else changes this document."""
         return self.transaction(is_durable=is_announced)  # readers depend on what is announced
 
     def prepare_sealer(self, key: str) -> object:
-        """Load the key of this name, if it is not read with the file, before a transaction that would wait for it."""
+        """Load the key of this name, if it is not read with the file, before a transaction that
+        would wait for it.
+        """
 
     def load_sealer(self, _key: str) -> Sealer:
-        """Return the sealer with the key of this name. A file has one, which is known once it has been opened."""
+        """Return the sealer with the key of this name.
+
+        A file has one, which is known once it has been opened.
+        """
         return NotSealed()
 
     def missing_error(self, _kind: str, _name: str) -> StorageError | None:
@@ -152,7 +169,9 @@ class SqliteDatabase(StateDatabase):
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
         self._readers = 0  # that were opened
-        self._read_identity: tuple[int, int] | None = None  # of the open files, which others may have replaced
+        self._read_identity: tuple[int, int] | None = (
+            None  # of the open files, which others may have replaced
+        )
         self._written_identity: tuple[int, int] | None = None
 
     @contextmanager
@@ -192,7 +211,9 @@ class SqliteDatabase(StateDatabase):
 
     def number(self, _kind: str, /) -> int:
         """Return a number that changes when any process has written. Takes microseconds."""
-        found = self.select("PRAGMA data_version")  # changes by other connections, such as the one that writes
+        found = self.select(
+            "PRAGMA data_version"
+        )  # changes by other connections, such as the one that writes
         return (self._readers << 32) + int(found[0][0]) if found else 0
 
     def exists(self) -> bool:
@@ -200,7 +221,10 @@ class SqliteDatabase(StateDatabase):
         return self._identify() is not None
 
     def _identify(self) -> tuple[int, int] | None:
-        """Return the identity of the file; None if it is missing. A link that leads nowhere is not a missing file."""
+        """Return the identity of the file; None if it is missing.
+
+        A link that leads nowhere is not a missing file.
+        """
         try:
             status = os.lstat(self.place)
         except (FileNotFoundError, NotADirectoryError):
@@ -211,7 +235,10 @@ class SqliteDatabase(StateDatabase):
         """Return the error for a damaged file."""
         hint = f"restore it from a backup, or stop OneTool and run `rm {quote(str(self.file))}*`"
         return StorageError(
-            f"cannot read {self.file}: {message}", hint=hint, location=Location(self.place), code=STORAGE
+            f"cannot read {self.file}: {message}",
+            hint=hint,
+            location=Location(self.place),
+            code=STORAGE,
         )
 
     def vacuum(self) -> None:
@@ -283,7 +310,8 @@ class SqliteDatabase(StateDatabase):
     def _open_reader(self) -> sqlite3.Connection | None:
         """Open the file for reading; return None if nothing is stored.
 
-        On a disk that cannot be written, SQLite does not see changes, so the connection is used only once.
+        On a disk that cannot be written, SQLite does not see changes, so the connection is used
+        only once.
         """
         if self._reader is not None:
             self._reader.close()
@@ -312,7 +340,9 @@ class SqliteDatabase(StateDatabase):
         return database
 
     def _open(self, uri: str) -> sqlite3.Connection:
-        return sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(
+            uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
 
     def _check(self, database: sqlite3.Connection) -> None:
         """Check nothing more."""
@@ -350,7 +380,10 @@ class SealedDatabase(SqliteDatabase):
 
 
 def database_uri(file: Path, mode: str) -> str:
-    """Return the URI of a database. On a read-only or full disk SQLite cannot lock it, so it must be immutable."""
+    """Return the URI of a database.
+
+    On a read-only or full disk SQLite cannot lock it, so it must be immutable.
+    """
     is_used = Path(f"{file}-shm").exists()  # by another process, whose lock files can be used
     can_lock = os.access(file.parent, os.W_OK) and (is_used or not is_full_disk(file.parent))
     options = f"mode={mode}" if can_lock else "mode=ro&immutable=1"

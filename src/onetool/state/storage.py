@@ -7,9 +7,10 @@
 - concurrent writers lose nothing;
 - state that a newer version wrote is rejected and left unchanged.
 
-If the state cannot be written, `put`, `update`, `delete` and `append` raise a ToolError with the type or code
-`storage_unavailable`. Storage that is written in the background sets `problem` instead, and a cache ignores the error.
-All methods may block, unless they say that they return at once.
+If the state cannot be written, `put`, `update`, `delete` and `append` raise a ToolError with the
+type or code `storage_unavailable`. Storage that is written in the background sets `problem`
+instead, and a cache ignores the error. All methods may block, unless they say that they return at
+once.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -47,7 +48,9 @@ if TYPE_CHECKING:  # types of values only: storage does not depend on its caller
 Pinned = dict[str, JsonObject]  # definitions by the name of the tool
 
 
-BUILT_IN_STATES = "builtins.json"  # the file of a store that says which built-in bundles and tools are disabled
+BUILT_IN_STATES = (  # the file of a store that says which built-in bundles and tools are disabled
+    "builtins.json"
+)
 
 
 class IndexedDirectory(Protocol):
@@ -86,7 +89,10 @@ MAX_ATTEMPTS = 3  # to execute a job
 
 
 class JobRequest(NamedTuple):
-    """A call that a worker of a queue makes. A request with the ID of an earlier one is the same call."""
+    """A call that a worker of a queue makes.
+
+    A request with the ID of an earlier one is the same call.
+    """
 
     id: str
     queue: str
@@ -98,7 +104,9 @@ class JobRequest(NamedTuple):
     start_seconds: float  # timeout of the start of the pack on the worker
     wait_seconds: float  # for which it may wait for a worker
     is_idempotent: bool
-    ticket: "CallTicket | None" = None  # of a call that another process may have made, or may repeat
+    ticket: "CallTicket | None" = (
+        None  # of a call that another process may have made, or may repeat
+    )
 
     @property
     def tool(self) -> str:
@@ -113,14 +121,20 @@ class QueueStatus(NamedTuple):
 
 
 class Jobs:
-    """Calls that workers on other machines make. Without a database, which they can reach, none is made."""
+    """Calls that workers on other machines make.
+
+    Without a database, which they can reach, none is made.
+    """
 
     def find_problems(self, queues: Mapping[str, str], /) -> Iterable[Problem]:
         """Yield why calls of packs fail; `queues` are their queues by pack."""
         return (Problem.of(make_store_error(pack)) for pack in queues)
 
     async def call(self, request: JobRequest, _on_event: Callable[[JsonMapping], object], /) -> Any:
-        """Return what the tool returns, or raise its error. Call the function with each message of the tool."""
+        """Return what the tool returns, or raise its error.
+
+        Call the function with each message of the tool.
+        """
         raise make_store_error(request.pack)
 
     def close(self) -> None:
@@ -129,7 +143,10 @@ class Jobs:
 
 def make_store_error(pack: str) -> ConfigError:
     message = f"tools.{pack}.queue needs a database: workers of queues get their calls from it"
-    hint = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove the queue"
+    hint = (
+        "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL, or remove"
+        " the queue"
+    )
     return ConfigError(message, hint=hint)
 
 
@@ -140,12 +157,17 @@ class StateDescription(NamedTuple):
     lines: list[str]
 
 
-CLOCK_HINT = "check the date of the machine; data expires again when the clock has been steady for ten minutes"
+CLOCK_HINT = (
+    "check the date of the machine; data expires again when the clock has been steady for ten"
+    " minutes"
+)
 
 
 @dataclass(eq=False, kw_only=True)
 class State:
-    """All kinds of state. `onetool.state.opening` opens it, in files or in a database that replicas share.
+    """All kinds of state.
+
+    `onetool.state.opening` opens it, in files or in a database that replicas share.
 
     Opening it returns at once, and nothing is read before it is needed.
     """
@@ -155,8 +177,12 @@ class State:
     databases: "Collection[StateDatabase]"
     describe: Callable[[], StateDescription]
     clock_watch: "ClockWatch"  # of the clock that expiries are compared with
-    load_key: Callable[[str], bytes]  # returns a key that all processes with this state have, which is created once
-    load_first: Callable[["State"], object] | None = None  # loads what an event loop reads without waiting
+    load_key: Callable[
+        [str], bytes
+    ]  # returns a key that all processes with this state have, which is created once
+    load_first: Callable[["State"], object] | None = (
+        None  # loads what an event loop reads without waiting
+    )
     search_directory: "Path"  # the index of the search is a cache in it
     recorder: "Recorder"
     shapes: "Shapes"
@@ -198,7 +224,9 @@ class State:
         place = self.recorder.database.location
         messages = dict.fromkeys(filter(None, (self.recorder.problem, self.shapes.problem)))
         problems = [Problem(message, location=place, code=STORAGE) for message in messages]
-        jump = self.clock_watch.problem or self.recorder.clock_watch.problem  # a database has a clock of its own
+        jump = (
+            self.clock_watch.problem or self.recorder.clock_watch.problem
+        )  # a database has a clock of its own
         if jump:
             problems.insert(0, Problem(jump, CLOCK_HINT, level=WARNING))
         if self.ended_sessions.problem:

@@ -22,7 +22,10 @@ ERASED = "revoked".ljust(64, "-")  # instead of a hash; it matches no token
 
 
 class TokenFile:
-    """The accepted tokens: those in the file that the user named, or in the user's own. A project cannot set `auth`."""
+    """The accepted tokens: those in the file that the user named, or in the user's own.
+
+    A project cannot set `auth`.
+    """
 
     def __init__(self, directories: Directories) -> None:
         self._directories = directories
@@ -42,7 +45,9 @@ class TokenFile:
         return has_settings_files
 
     def list_agents(self, agents: Mapping[str, Agent]) -> Mapping[str, Agent]:
-        """Return the agents for which tokens can be created: those that exist wherever the file applies."""
+        """Return the agents for which tokens can be created: those that exist wherever the file
+        applies.
+        """
         if self._directories.config_file is not None or self._directories.project is None:
             return agents
         return examine(replace(self._directories, project=None), os.environ).loaded.settings.agents
@@ -62,7 +67,9 @@ class TokenFile:
             if warning and not may_replace:
                 raise ToolError(f"only the owner may do this: {warning}")
             entries = [*existing, _make_entry(token)]
-            self._write(before, yaml_edit.set_value(before.text, self.place, (SECTION, KEY), entries))
+            self._write(
+                before, yaml_edit.set_value(before.text, self.place, (SECTION, KEY), entries)
+            )
         return (warning,) if warning else ()
 
     def revoke(self, name: str, accepted: Iterable[Token] = ()) -> bool:
@@ -72,13 +79,18 @@ class TokenFile:
             names = [item.get("name") if isinstance(item, dict) else None for item in entries]
             if name not in names and any(token.name == name for token in accepted):
                 files = ", ".join(str(file) for file in self._list_files() if file.exists())
-                raise ToolError(f"token {quote(name)} is not in {self._file}", hint=f"remove it from one of {files}")
+                raise ToolError(
+                    f"token {quote(name)} is not in {self._file}",
+                    hint=f"remove it from one of {files}",
+                )
             if name not in names:
                 return False
             index = names.index(name)
             remaining = [*entries[:index], *entries[index + 1 :]]
             try:
-                self._write(before, yaml_edit.set_value(before.text, self.place, (SECTION, KEY), remaining))
+                self._write(
+                    before, yaml_edit.set_value(before.text, self.place, (SECTION, KEY), remaining)
+                )
             except StorageError:  # such as a full disk
                 if not _erase(before, str(entries[index].get("hash"))):
                     raise
@@ -98,7 +110,9 @@ class TokenFile:
             raise StorageError(f"cannot write to {user}: {error.strerror or error}") from None
 
     def _write(self, before: text_files.TextFile, text: str) -> None:
-        text_files.write(before, text, mode=text_files.OWNER_ONLY if before.raw is None else None, keep=False)
+        text_files.write(
+            before, text, mode=text_files.OWNER_ONLY if before.raw is None else None, keep=False
+        )
 
 
 def _make_entry(token: Token) -> JsonObject:
@@ -112,15 +126,22 @@ def _make_entry(token: Token) -> JsonObject:
 
 
 def _warn_replaced(accepted: Iterable[Token], file: Path) -> str:
-    """Return a warning: the first token of a file of --config disables the user's, because its list replaces theirs."""
+    """Return a warning: the first token of a file of --config disables the user's, because its list
+    replaces theirs.
+    """
     names = ", ".join(token.name for token in accepted)
     if not names:
         return ""
-    return f"the tokens in {file} replace those in your user settings; no longer accepted with this file: {names}"
+    return (
+        f"the tokens in {file} replace those in your user settings; no longer accepted with this"
+        f" file: {names}"
+    )
 
 
 def _erase(before: text_files.TextFile, token_hash: str) -> bool:
-    """Overwrite the hash of a token in its file, which needs no space. Return whether that succeeded.
+    """Overwrite the hash of a token in its file, which needs no space.
+
+    Return whether that succeeded.
 
     A hash that is overwritten in part, because the machine stops, matches no token either.
     """

@@ -1,7 +1,9 @@
-"""Jobs of queues, on the side of a worker: take a job with its input, report on it, and end it with its result.
+"""Jobs of queues, on the side of a worker: take a job with its input, report on it, and end it with
+its result.
 
-Everything in the database may be written by others. A worker executes a job only if its input was sealed with the key
-for exactly this job, and only once. Import this module only in a worker: it imports procrastinate.
+Everything in the database may be written by others. A worker executes a job only if its input was
+sealed with the key for exactly this job, and only once. Import this module only in a worker: it
+imports procrastinate.
 """
 
 import json
@@ -38,7 +40,8 @@ SELECT job.*, name, sealed, is_open FROM (
     UNION ALL SELECT * FROM procrastinate_fetch_job_v2(%(queues)s::varchar[], %(worker_id)s) LIMIT 1
 ) AS job LEFT JOIN LATERAL read_input(job.id) ON true
 """
-# The job, if this worker still has it. A worker without heartbeats loses its jobs, and may not know.
+# The job, if this worker still has it. A worker without heartbeats loses its jobs, and may not
+# know.
 HELD = """
 SELECT job.id AS number, jobs.id, abort_requested FROM procrastinate_jobs AS job LEFT JOIN jobs ON number = job.id
 WHERE job.id = %(number)s AND worker_id = %(worker_id)s AND attempts = %(attempts)s AND status = 'doing'
@@ -88,7 +91,9 @@ class HeldJob:
 
     def add_event(self, kind: str, message: str, *details: Any) -> None:
         self.event_count += 1
-        self.events.append({"number": self.event_count, "kind": kind, "message": message, "details": details})
+        self.events.append(
+            {"number": self.event_count, "kind": kind, "message": message, "details": details}
+        )
 
     def describe(self) -> JsonObject:
         """Return what the statements recognize this delivery by."""
@@ -114,12 +119,17 @@ class WorkerJobs(JobManager):
         self._queues = queues
         self._redactor = redactor
         self._log = log
-        self._attempts: dict[str, tuple[int, float]] = {}  # the last attempt and the expiry of each job
+        self._attempts: dict[
+            str, tuple[int, float]
+        ] = {}  # the last attempt and the expiry of each job
         self.held: dict[int | None, HeldJob] = {}
         self.on_registered: Callable[[], None] = lambda: None
 
     async def register_worker(self) -> int:
-        values = {"description": f"{socket.gethostname()}, process {os.getpid()}", "queues": self._queues}
+        values = {
+            "description": f"{socket.gethostname()}, process {os.getpid()}",
+            "queues": self._queues,
+        }
         row = await self.connector.execute_query_one_async(REGISTER, **values)
         self.on_registered()
         return int(row["worker_id"])
@@ -138,11 +148,16 @@ class WorkerJobs(JobManager):
         try:
             self._open(job)
         except ToolError as error:
-            job.error = ToolError(f"a worker rejected the job: {error.message}", code="job_rejected")
+            job.error = ToolError(
+                f"a worker rejected the job: {error.message}", code="job_rejected"
+            )
             raise
 
     def _open(self, job: HeldJob) -> None:
-        """Open the input. Raise ToolError if the job is repeated, or was sealed for another queue or time."""
+        """Open the input.
+
+        Raise ToolError if the job is repeated, or was sealed for another queue or time.
+        """
         if job.sealed is None:
             raise ToolError(f"no replica has added job {job.delivery.id}")
         options, call = self._sealer.open(f"input of job {job.name}", job.sealed)
@@ -155,7 +170,11 @@ class WorkerJobs(JobManager):
         max_attempts = MAX_ATTEMPTS if job.facts["is_idempotent"] else 1
         if job.facts["queue"] != job.delivery.queue:
             raise ToolError(f"job {job.name} was sealed for another queue")
-        if job.facts["expires"] < now or not job.is_open or not last_attempt < attempt <= max_attempts:
+        if (
+            job.facts["expires"] < now
+            or not job.is_open
+            or not last_attempt < attempt <= max_attempts
+        ):
             raise ToolError(f"job {job.name} was executed before, or has expired")
         self._attempts[job.name] = attempt, job.facts["expires"]
 
@@ -180,14 +199,22 @@ class WorkerJobs(JobManager):
         if status is Status.SUCCEEDED:
             outcome = "ok" if held.error is None else "error"
             counts = rows and rows[0]["counts"]
-            self._log("job.finished", job=held.name, tool=held.tool, status=outcome if counts else "discarded")
+            self._log(
+                "job.finished",
+                job=held.name,
+                tool=held.tool,
+                status=outcome if counts else "discarded",
+            )
 
     async def retry_job(self, job: Job, *options: Any, **changes: Any) -> None:
         await super().retry_job(job, *options, **changes)
         del self.held[job.id]
 
     def _seal_events(self, job: HeldJob) -> bytes:
-        events = [{**event, "message": self._redactor(event["message"])[:MAX_MESSAGE_CHARS]} for event in job.events]
+        events = [
+            {**event, "message": self._redactor(event["message"])[:MAX_MESSAGE_CHARS]}
+            for event in job.events
+        ]
         return self._sealer.seal(f"progress of job {job.name}", {}, json.dumps(events).encode())
 
     def _seal_result(self, job: HeldJob) -> bytes:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 @contextmanager
 def replacing(file: Path, *, keep: bool = False) -> Iterator[Path]:
-    """Yield the path of a temporary file beside this one, which takes its place if the block ends without an error.
+    """Yield the path of a temporary file beside this one, which takes its place if the block ends
+    without an error.
 
-    Concurrent writers do not mix; the last one wins. With `keep` the first one wins, and the others get
-    FileExistsError.
+    Concurrent writers do not mix; the last one wins. With `keep` the first one wins, and the others
+    get FileExistsError.
     """
     temporary = file.with_name(f"{file.name}.{os.urandom(4).hex()}.tmp")
     try:
@@ -27,7 +28,10 @@ def replacing(file: Path, *, keep: bool = False) -> Iterator[Path]:
 def write(file: Path, content: str, *, durable: bool = False) -> None:
     """Write a small file for its owner only; `durable` survives a power failure."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with replacing(file) as temporary, open(temporary, "x", encoding="utf-8", opener=owner_only) as new:
+    with (
+        replacing(file) as temporary,
+        open(temporary, "x", encoding="utf-8", opener=owner_only) as new,
+    ):
         new.write(content)
         if durable:
             new.flush()

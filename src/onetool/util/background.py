@@ -1,4 +1,5 @@
-"""Background work: a thread that sleeps until it is woken, and files that one process at a time may change.
+"""Background work: a thread that sleeps until it is woken, and files that one process at a time may
+change.
 
 The owner defines the work and handles its errors: work never raises.
 """
@@ -18,13 +19,19 @@ SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files next to a databas
 
 
 class Background:
-    """A thread that does its work a moment after it is woken, so that a busy server is not disturbed by every call.
+    """A thread that does its work a moment after it is woken, so that a busy server is not
+    disturbed by every call.
 
     `work` returns whether it succeeded.
     """
 
     def __init__(
-        self, name: str, work: Callable[[], bool], *, gather: float = GATHER_SECONDS, retry: float = RETRY_SECONDS
+        self,
+        name: str,
+        work: Callable[[], bool],
+        *,
+        gather: float = GATHER_SECONDS,
+        retry: float = RETRY_SECONDS,
     ) -> None:
         self._name = name
         self._work = work
@@ -39,7 +46,10 @@ class Background:
     def wake(self) -> None:
         if self._requested.is_set() or self._closing.is_set():
             return
-        with self._starting, suppress(RuntimeError):  # no thread can be started: the next call tries again
+        with (
+            self._starting,
+            suppress(RuntimeError),
+        ):  # no thread can be started: the next call tries again
             if self._thread is None:
                 thread = threading.Thread(target=self._loop, name=self._name, daemon=True)
                 thread.start()
@@ -72,20 +82,28 @@ class Background:
 
 @contextmanager
 def exclusive(file: Path) -> Iterator[None]:
-    """Hold the lock of this file, so that one process at a time changes it. Create a missing directory."""
+    """Hold the lock of this file, so that one process at a time changes it.
+
+    Create a missing directory.
+    """
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with locked(Path(f"{file}.lock")):
         yield
 
 
 def remember_state(file: Path) -> None:
-    """Remember for `is_unchanged` that the file is intact as it is. The caller must hold the lock (`exclusive`)."""
+    """Remember for `is_unchanged` that the file is intact as it is.
+
+    The caller must hold the lock (`exclusive`).
+    """
     with suppress(OSError):
         Path(f"{file}.lock").write_text(_describe_state(file), "utf-8")
 
 
 def is_unchanged(file: Path) -> bool:
-    """Return whether the file is as it was at the last `remember_state`, so that it need not be checked again."""
+    """Return whether the file is as it was at the last `remember_state`, so that it need not be
+    checked again.
+    """
     try:
         return Path(f"{file}.lock").read_text("utf-8") == _describe_state(file)
     except (OSError, ValueError):
@@ -98,7 +116,10 @@ def _describe_state(file: Path) -> str:
 
 
 def put_aside(file: Path, now: float) -> Path:
-    """Rename a damaged file, so that a new one can be created. The caller must hold the lock (`exclusive`)."""
+    """Rename a damaged file, so that a new one can be created.
+
+    The caller must hold the lock (`exclusive`).
+    """
     timestamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     target = file.with_name(f"{file.name}.damaged-{timestamp}")
     number = 1

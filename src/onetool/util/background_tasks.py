@@ -34,11 +34,17 @@ class BackgroundTasks:
 
     def _end(self, task: asyncio.Future[T]) -> None:
         self._tasks.discard(task)
-        if self._on_error is not None and not task.cancelled() and (error := task.exception()) is not None:
+        if (
+            self._on_error is not None
+            and not task.cancelled()
+            and (error := task.exception()) is not None
+        ):
             self._on_error(error)
 
 
 def retrieve_error(task: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a task, which asyncio logs otherwise: those who wait for it, if any, get it."""
+    """Retrieve the error of a task, which asyncio logs otherwise: those who wait for it, if any,
+    get it.
+    """
     if not task.cancelled():
         task.exception()

@@ -7,7 +7,10 @@ V = TypeVar("V")
 
 
 class BoundedDict(dict[K, V]):
-    """A dictionary that forgets its oldest entries. `d[key] = value` makes the entry the newest; use nothing else."""
+    """A dictionary that forgets its oldest entries.
+
+    `d[key] = value` makes the entry the newest; use nothing else.
+    """
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

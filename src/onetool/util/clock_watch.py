@@ -9,7 +9,9 @@ Clock = Callable[[], float]  # returns seconds
 
 
 def read_steady_clock() -> float:
-    """Return the seconds since the machine started; where the system can tell, with the time that it slept."""
+    """Return the seconds since the machine started; where the system can tell, with the time that
+    it slept.
+    """
     kind = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if kind is None else time.clock_gettime(kind)
 
@@ -43,13 +45,20 @@ class ClockWatch:
         """The reason why nothing is deleted now; empty if the clock has not jumped recently."""
         if self.is_reliable():
             return ""
-        return f"the clock jumped by {self._jump:+,.0f} s: nothing expires or is deleted for some minutes"
+        return (
+            f"the clock jumped by {self._jump:+,.0f} s: nothing expires or is deleted for some"
+            " minutes"
+        )
 
 
 class Sweep:
-    """Decides when to delete what is old: once per interval, and never soon after the clock has jumped."""
+    """Decides when to delete what is old: once per interval, and never soon after the clock has
+    jumped.
+    """
 
-    def __init__(self, watch: ClockWatch, seconds: float, steady: Clock = read_steady_clock) -> None:
+    def __init__(
+        self, watch: ClockWatch, seconds: float, steady: Clock = read_steady_clock
+    ) -> None:
         self._watch = watch
         self._seconds = seconds
         self._steady = steady

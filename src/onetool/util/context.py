@@ -1,7 +1,8 @@
 """The context of a call: the agent, its permissions and limits, and access to the application.
 
-A tool with a parameter annotated `Context` or `ToolContext` gets it from the bus; callers do not see that parameter.
-`system` gives access to the running application; programs that only use a bus leave it out.
+A tool with a parameter annotated `Context` or `ToolContext` gets it from the bus; callers do not
+see that parameter. `system` gives access to the running application; programs that only use a bus
+leave it out.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -60,7 +61,9 @@ def permissions(names: object) -> frozenset[Permission]:
         raise TypeError(f"invalid permissions {names!r}: expected a list like [read, network]")
     words = [str(name).removeprefix(":") for name in names]
     if unknown := [word for word in words if word not in set(Permission)]:
-        raise ValueError(f"unknown permission {unknown[0]!r}: expected some of {', '.join(Permission)}")
+        raise ValueError(
+            f"unknown permission {unknown[0]!r}: expected some of {', '.join(Permission)}"
+        )
     return frozenset(map(Permission, words))
 
 
@@ -83,7 +86,10 @@ class Foreign(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The agent, client and token that run code or call a tool. The default is the owner of this process."""
+    """The agent, client and token that run code or call a tool.
+
+    The default is the owner of this process.
+    """
 
     agent: str = "default"
     is_owner: bool = False  # whether the caller may see the statistics of all agents
@@ -112,7 +118,9 @@ class Result:
 
 
 class CallTicket(Protocol):
-    """A call that may be repeated by another process, which continues its run: see `onetool.runs.gate`."""
+    """A call that may be repeated by another process, which continues its run: see
+    `onetool.runs.gate`.
+    """
 
     is_repeated: bool  # whether a process that has ended sent the call
 
@@ -121,7 +129,9 @@ class CallTicket(Protocol):
     @property
     def is_detached(self) -> bool: ...  # whether no request waits for the run
     @property
-    def continues_elsewhere(self) -> bool: ...  # whether the call was cancelled only because this process ends
+    def continues_elsewhere(
+        self,
+    ) -> bool: ...  # whether the call was cancelled only because this process ends
 
 
 class RunGate(Protocol):
@@ -132,9 +142,14 @@ class RunGate(Protocol):
     @property
     def is_replayable(self) -> bool: ...
     @property
-    def cell_params(self) -> JsonObject: ...  # the parameters of the cell that make the run repeatable
+    def cell_params(
+        self,
+    ) -> JsonObject: ...  # the parameters of the cell that make the run repeatable
     async def decide(self, tool: Any, args: JsonMapping, context: "ToolContext", /) -> Any:
-        """Return a ticket for the call, or None if nothing about it is recorded. Raise if it must not be made."""
+        """Return a ticket for the call, or None if nothing about it is recorded.
+
+        Raise if it must not be made.
+        """
         ...
 
 
@@ -152,9 +167,17 @@ class Bus(Protocol):
     registry: Any
 
     async def call_tool(
-        self, name: str, params: JsonMapping, context: "ToolContext", /, *, positional: Sequence[Any] = ()
+        self,
+        name: str,
+        params: JsonMapping,
+        context: "ToolContext",
+        /,
+        *,
+        positional: Sequence[Any] = (),
     ) -> Any: ...
-    def call_from_thread(self, name: str, params: JsonMapping, context: "ToolContext", /) -> Any: ...
+    def call_from_thread(
+        self, name: str, params: JsonMapping, context: "ToolContext", /
+    ) -> Any: ...
     async def resolve(self, name: str, /) -> Any: ...
 
 
@@ -180,7 +203,10 @@ class CallGates:
 
 
 class CallClient(NamedTuple):
-    """The messages between a call and its client. A client that supports none of them has the default."""
+    """The messages between a call and its client.
+
+    A client that supports none of them has the default.
+    """
 
     progress: OnProgress | None = None  # may be called from any thread, like `log`
     log: OnLog | None = None
@@ -202,10 +228,16 @@ class RunScope(NamedTuple):
     gate: RunGate | CallGates | None = None
     ticket: CallTicket | None = None  # of a call that may be repeated
     hidden: frozenset[str] = frozenset()  # packs that the code cannot call or find
-    store_media: Callable[[bytes, str], str] | None = None  # content and MIME type -> handle; in a thread
+    store_media: Callable[[bytes, str], str] | None = (
+        None  # content and MIME type -> handle; in a thread
+    )
     get_settings: Callable[[str], JsonMapping] | None = None  # of a pack
-    record_foreign: Callable[[Foreign], None] = _ignore  # a value from an upstream server was received
-    is_untrusted: Callable[[], bool] = lambda: False  # whether the run has received an untrusted value
+    record_foreign: Callable[[Foreign], None] = (
+        _ignore  # a value from an upstream server was received
+    )
+    is_untrusted: Callable[[], bool] = lambda: (
+        False
+    )  # whether the run has received an untrusted value
     notify: Callable[[str], None] = _ignore  # shows a note beside the value
     split_memory: Callable[[], int] = lambda: 0  # for a plan; returns the bytes that the run keeps
 
@@ -230,9 +262,15 @@ class ToolContext(Context):
     metadata: JsonMapping = field(default_factory=dict)
     caller: Caller = Caller()
     account: str = ""  # of the upstream server or API that the call uses; empty for the default
-    tools: tuple[str, ...] | None = None  # names, packs or patterns that the agent may call; None for all
-    hosts: tuple[str, ...] | None = None  # that HTTP tools may reach, among those of the settings; None for all
-    bus: Bus | None = field(default=None, repr=False, compare=False)  # for tools that call other tools
+    tools: tuple[str, ...] | None = (
+        None  # names, packs or patterns that the agent may call; None for all
+    )
+    hosts: tuple[str, ...] | None = (
+        None  # that HTTP tools may reach, among those of the settings; None for all
+    )
+    bus: Bus | None = field(
+        default=None, repr=False, compare=False
+    )  # for tools that call other tools
     system: Application | None = None
     settings: JsonMapping = field(default_factory=dict)  # of the tool's pack
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)  # that the tool may read
@@ -248,7 +286,9 @@ class ToolContext(Context):
         return self.caller.actor
 
     def explain_setting(self, setting: str, field: str) -> str:
-        """Return how a person allows a rejected call: in the settings, or without an application in the context."""
+        """Return how a person allows a rejected call: in the settings, or without an application in
+        the context.
+        """
         if self.system is None:
             return f"To allow it, pass {field} to ToolContext"
         return f"To allow it, add this to onetool.yaml: {setting}"
@@ -269,14 +309,24 @@ class ToolContext(Context):
         )
 
     def admits(self, tool: Any) -> bool:
-        """Return whether the agent may call the tool. Tools of `ot` without permissions are always allowed."""
+        """Return whether the agent may call the tool.
+
+        Tools of `ot` without permissions are always allowed.
+        """
         if self.tools is None or (tool.pack == OWN_PACK and not tool.permissions):
             return True
-        return any(pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern) for pattern in self.tools)
+        return any(
+            pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern)
+            for pattern in self.tools
+        )
 
     def admits_pack(self, pack: str) -> bool:
-        """Return whether the agent may call any tool of the pack, whose tools need not be known yet."""
-        return self.tools is None or any(fnmatchcase(pack, pattern.partition(".")[0]) for pattern in self.tools)
+        """Return whether the agent may call any tool of the pack, whose tools need not be known
+        yet.
+        """
+        return self.tools is None or any(
+            fnmatchcase(pack, pattern.partition(".")[0]) for pattern in self.tools
+        )
 
     @property
     def can_wait(self) -> bool:
@@ -289,7 +339,9 @@ class ToolContext(Context):
 
     def require_bus(self) -> Bus:
         if self.bus is None:
-            raise ToolError("this call needs a bus: pass ToolContext(bus=...), or call the tool through a bus")
+            raise ToolError(
+                "this call needs a bus: pass ToolContext(bus=...), or call the tool through a bus"
+            )
         return self.bus
 
     @property
@@ -313,13 +365,22 @@ class ToolContext(Context):
         else:
             import logging
 
-            levels = {"debug": logging.DEBUG, "warning": logging.WARNING, "info": logging.INFO, "notice": logging.INFO}
-            logging.getLogger("onetool.sources.builtin").log(levels.get(level, logging.ERROR), "%s", message)
+            levels = {
+                "debug": logging.DEBUG,
+                "warning": logging.WARNING,
+                "info": logging.INFO,
+                "notice": logging.INFO,
+            }
+            logging.getLogger("onetool.sources.builtin").log(
+                levels.get(level, logging.ERROR), "%s", message
+            )
         return DONE
 
     def secret(self, name: str) -> str:
         if name not in self.secrets:
-            raise ConfigError(f"no secret {name!r}", hint=f"pass ToolContext(secrets={{{name!r}: ...}})")
+            raise ConfigError(
+                f"no secret {name!r}", hint=f"pass ToolContext(secrets={{{name!r}: ...}})"
+            )
         return self.secrets[name]
 
     def ask(self, message: str, schema: Any = None) -> Any:
@@ -346,23 +407,42 @@ class ToolContext(Context):
         return self.require_bus().call_from_thread(name, args, self).unwrap()
 
     def to_data(self, pack: str) -> JsonObject:
-        """Return the fields for a process of this pack, without settings of other packs and opaque metadata."""
-        sandbox = self.sandbox and {name: self.sandbox[name] for name in SANDBOX_RULES if name in self.sandbox}
+        """Return the fields for a process of this pack, without settings of other packs and opaque
+        metadata.
+        """
+        sandbox = self.sandbox and {
+            name: self.sandbox[name] for name in SANDBOX_RULES if name in self.sandbox
+        }
         return {
             "agent_id": self.agent_id,
             "agent_config": {
-                name: unfreeze(config) for name, config in self.agent_config.items() if name.partition(".")[0] == pack
+                name: unfreeze(config)
+                for name, config in self.agent_config.items()
+                if name.partition(".")[0] == pack
             },
             "working_dir": str(self.working_dir),
             "permissions": sorted(self.permissions),
             "sandbox": unfreeze(sandbox),
             "correlation_id": self.correlation_id,
-            "metadata": {name: unfreeze(item) for name, item in self.metadata.items() if is_data(item)},
+            "metadata": {
+                name: unfreeze(item) for name, item in self.metadata.items() if is_data(item)
+            },
         }
 
     def __post_init__(self) -> None:
-        """Freeze the fields, so that a tool cannot grant itself permissions. A string is accepted as a path."""
-        for name in ("agent_config", "sandbox", "metadata", "tools", "hosts", "settings", "secrets"):
+        """Freeze the fields, so that a tool cannot grant itself permissions.
+
+        A string is accepted as a path.
+        """
+        for name in (
+            "agent_config",
+            "sandbox",
+            "metadata",
+            "tools",
+            "hosts",
+            "settings",
+            "secrets",
+        ):
             object.__setattr__(self, name, freeze(getattr(self, name)))
         working_dir: object = self.working_dir
         if not isinstance(working_dir, Path):
@@ -390,4 +470,8 @@ def is_data(value: Any) -> bool:
     """Return whether a value, which may be frozen, is JSON data."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and is_data(item) for key, item in value.items())
-    return all(map(is_data, value)) if isinstance(value, list | tuple) else isinstance(value, str | int | float | None)
+    return (
+        all(map(is_data, value))
+        if isinstance(value, list | tuple)
+        else isinstance(value, str | int | float | None)
+    )

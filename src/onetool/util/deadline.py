@@ -10,13 +10,17 @@ Waiting = Callable[[], AbstractContextManager[None]]
 
 
 class PausableDeadline:
-    """A point in time, on the clock of the event loop, that moves by the time for which it was paused.
+    """A point in time, on the clock of the event loop, that moves by the time for which it was
+    paused.
 
-    `set_timer` is called with the new time, which is infinite during a pause. Pauses may overlap: the first one stops
-    the timer and the last one restarts it. Each pause also enters `outer`, which stops the timers of enclosing calls.
+    `set_timer` is called with the new time, which is infinite during a pause. Pauses may overlap:
+    the first one stops the timer and the last one restarts it. Each pause also enters `outer`,
+    which stops the timers of enclosing calls.
     """
 
-    def __init__(self, when: float, set_timer: Callable[[float], None], outer: Waiting = nullcontext) -> None:
+    def __init__(
+        self, when: float, set_timer: Callable[[float], None], outer: Waiting = nullcontext
+    ) -> None:
         self._when = when
         self._set_timer = set_timer
         self._outer = outer
@@ -31,7 +35,9 @@ class PausableDeadline:
     @property
     def paused_seconds(self) -> float:
         """The duration of all pauses, including the current one."""
-        return self.count_paused_seconds(anyio.current_time()) if self._pauses else self._paused_before
+        return (
+            self.count_paused_seconds(anyio.current_time()) if self._pauses else self._paused_before
+        )
 
     def count_paused_seconds(self, now: float) -> float:
         """Return the same at this time of the event loop, also outside of a task."""

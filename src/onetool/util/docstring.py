@@ -7,9 +7,13 @@ import re
 from textwrap import dedent
 from typing import NamedTuple
 
-NAMES = "Args|Arguments|Parameters|Returns|Yields|Raises|Example|Examples|Note|Notes|See Also|Warnings|References"
+NAMES = (
+    "Args|Arguments|Parameters|Returns|Yields|Raises|Example|Examples|Note|Notes|See"
+    " Also|Warnings|References"
+)
 HEADING = re.compile(
-    rf"^(?:(?P<google>{NAMES}):[ \t]*|(?P<numpy>{NAMES}|Other Parameters|Attributes)[ \t]*\n-{{3,}}[ \t]*"
+    rf"^(?:(?P<google>{NAMES}):[ \t]*|(?P<numpy>{NAMES}|Other Parameters|Attributes)["
+    r" \t]*\n-{3,}[ \t]*"
     r"|(?=:(?:param|parameter|arg|argument|type|key|keyword|returns?|rtype|raises?|yields?)\b).*)$",
     re.MULTILINE,
 )

@@ -1,8 +1,8 @@
 """Create many long-lived objects without pauses of the garbage collector.
 
-A full collection holds the interpreter lock for about a second per five million objects, and a growing heap is
-collected repeatedly. Objects created inside `no_gc_pauses` are exempt from later collections; reference counting still
-frees them.
+A full collection holds the interpreter lock for about a second per five million objects, and a
+growing heap is collected repeatedly. Objects created inside `no_gc_pauses` are exempt from later
+collections; reference counting still frees them.
 """
 
 import gc
@@ -18,7 +18,10 @@ _users: list[bool] = []  # whether the collector was enabled when each user ente
 
 @contextmanager
 def no_gc_pauses() -> Iterator[None]:
-    """Suspend collections. If many objects were created, exempt all existing objects from later collections."""
+    """Suspend collections.
+
+    If many objects were created, exempt all existing objects from later collections.
+    """
     with _lock:
         _users.append(gc.isenabled())
         gc.disable()

@@ -1,12 +1,15 @@
-"""Invisible characters: controls, direction marks, zero-width and tag characters, variation selectors.
+"""Invisible characters: controls, direction marks, zero-width and tag characters, variation
+selectors.
 
-Names must not contain any. In other text, joiners and variation selectors are accepted where emoji and scripts need
-them: one at a time, after a character that is not ASCII (a variation selector also after a keycap digit).
+Names must not contain any. In other text, joiners and variation selectors are accepted where emoji
+and scripts need them: one at a time, after a character that is not ASCII (a variation selector also
+after a keycap digit).
 """
 
 import re
 
-# Soft hyphen, joiners, direction marks, fillers, variation selectors, annotation marks, tag characters.
+# Soft hyphen, joiners, direction marks, fillers, variation selectors, annotation marks, tag
+# characters.
 INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -33,9 +36,15 @@ def replace_in_name(name: str) -> str:
 
 
 def escape_invisible(text: str) -> str:
-    r"""Return the text with invisible characters as escapes, like `\u202e`. Line ends and tabs stay."""
+    r"""Return the text with invisible characters as escapes, like `\u202e`.
+
+    Line ends and tabs stay.
+    """
     return _OUT_OF_PLACE.sub(
-        lambda match: match[0].encode("unicode_escape").decode("ascii") if match["bad"] else match[0], text
+        lambda match: (
+            match[0].encode("unicode_escape").decode("ascii") if match["bad"] else match[0]
+        ),
+        text,
     )
 
 

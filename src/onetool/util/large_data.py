@@ -1,4 +1,6 @@
-"""Tells large data from small: work on large data, which others choose, is done in a thread and delays nobody."""
+"""Tells large data from small: work on large data, which others choose, is done in a thread and
+delays nobody.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -13,7 +15,8 @@ MEMBER_CHARS = 20  # that a member of a list or an object counts for
 
 
 def is_large(value: Any, max_chars: int = LARGE_CHARS) -> bool:
-    """Return whether data has more characters on all levels, or contains an object whose size is unknown.
+    """Return whether data has more characters on all levels, or contains an object whose size is
+    unknown.
 
     The data may contain pydantic models.
     """

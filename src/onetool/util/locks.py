@@ -1,7 +1,7 @@
 """File locks between processes.
 
-The kernel releases a lock when its process ends, so nothing needs cleanup. Lock files are never deleted: deleting one
-while another process waits for it would create a second lock.
+The kernel releases a lock when its process ends, so nothing needs cleanup. Lock files are never
+deleted: deleting one while another process waits for it would create a second lock.
 """
 
 import errno
@@ -46,7 +46,8 @@ def locked(path: Path) -> Iterator[None]:
 def try_lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file for as long as it is open; return False if another process holds the lock.
 
-    Shared locks exclude exclusive locks only: processes that test whether a file is locked do not see each other.
+    Shared locks exclude exclusive locks only: processes that test whether a file is locked do not
+    see each other.
     """
     try:
         _lock(descriptor, wait=False, shared=shared)

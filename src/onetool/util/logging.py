@@ -1,8 +1,9 @@
-"""The log: one JSON line per span, redacted, written by its own thread so that no call waits for the disk.
+"""The log: one JSON line per span, redacted, written by its own thread so that no call waits for
+the disk.
 
-A span records an operation: name, duration in milliseconds, status, error type, correlation ID and further fields. If
-the log cannot be written, `problem` says so; calls never fail because of it. `write` is for callers that must know that
-a line was accepted: it writes synchronously and raises.
+A span records an operation: name, duration in milliseconds, status, error type, correlation ID and
+further fields. If the log cannot be written, `problem` says so; calls never fail because of it.
+`write` is for callers that must know that a line was accepted: it writes synchronously and raises.
 """
 
 import errno
@@ -48,7 +49,9 @@ class Log:
     With `gathers`, the thread collects lines for a moment instead of waking for each one.
     """
 
-    keeps_unwritten: ClassVar[bool] = False  # whether to write lines later that cannot be written now
+    keeps_unwritten: ClassVar[bool] = (
+        False  # whether to write lines later that cannot be written now
+    )
 
     def __init__(
         self,
@@ -72,7 +75,9 @@ class Log:
         self._text_waiting = 0
         self._is_torn = True  # whether the last line in the file may be incomplete
         gather = GATHER_SECONDS if gathers else 0.0
-        self._background = Background("onetool-log", self._write_lines, gather=gather, retry=RETRY_SECONDS)
+        self._background = Background(
+            "onetool-log", self._write_lines, gather=gather, retry=RETRY_SECONDS
+        )
         self.problem: str | None = None
 
     def open(self, file: Path) -> None:
@@ -120,7 +125,13 @@ class Log:
     def log_end(self, name: str, seconds: float, error: str | None, fields: JsonObject) -> None:
         duration_ms = round(seconds * 1000, 3)
         outcome = {"status": "ok"} if error is None else {"status": "error", "error_type": error}
-        self.event(name, level="INFO" if error is None else "WARNING", duration_ms=duration_ms, **outcome, **fields)
+        self.event(
+            name,
+            level="INFO" if error is None else "WARNING",
+            duration_ms=duration_ms,
+            **outcome,
+            **fields,
+        )
 
     def flush(self) -> None:
         """Write all queued lines before returning."""
@@ -130,7 +141,7 @@ class Log:
         """Write the remaining lines and stop."""
         self._background.close()
 
-    # --- writer thread ----------------------------------------------------------------------------------------
+    # --- writer thread ----------------------------------------------------------------------------
 
     def _write_lines(self) -> bool:
         """Write the queued lines. Return whether none are left to be written later."""
@@ -175,9 +186,12 @@ def encode_line(line: JsonObject, redact: Callable[[str], str]) -> str:
 
 
 def rotate(file: Path, max_bytes: int, keep: int) -> None:
-    """Rename a file that is larger than `max_bytes` to `.1`, older ones to `.2` and so on. The last one is deleted.
+    """Rename a file that is larger than `max_bytes` to `.1`, older ones to `.2` and so on.
 
-    If the directory does not allow renaming, the file keeps growing, because losing records would be worse.
+    The last one is deleted.
+
+    If the directory does not allow renaming, the file keeps growing, because losing records would
+    be worse.
     """
     with suppress(OSError):
         if file.stat().st_size <= max_bytes:
@@ -220,7 +234,13 @@ def _ends_in_line_break(file: FileIO, path: Path) -> bool:
 
 def _open(file: Path) -> FileIO:
     """Open the file for appending, without blocking on a pipe."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = (
+        os.O_WRONLY
+        | os.O_CREAT
+        | os.O_APPEND
+        | getattr(os, "O_CLOEXEC", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+    )
     try:
         return FileIO(os.open(file, flags, 0o600), "ab")
     except FileNotFoundError:

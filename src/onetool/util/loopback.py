@@ -4,7 +4,9 @@ from ipaddress import ip_address
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this is `localhost` or a loopback address, also in brackets or as an IPv4-mapped one."""
+    """Return whether this is `localhost` or a loopback address, also in brackets or as an
+    IPv4-mapped one.
+    """
     if host == "localhost":
         return True
     try:

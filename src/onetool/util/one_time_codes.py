@@ -1,7 +1,7 @@
 """One-time codes, with which the owner of a home directory proves to a running server who they are.
 
-A code is a file that only the owner can create. It is named by the hash of the code, valid for CODE_SECONDS and deleted
-by its first use.
+A code is a file that only the owner can create. It is named by the hash of the code, valid for
+CODE_SECONDS and deleted by its first use.
 """
 
 import secrets

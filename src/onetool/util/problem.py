@@ -11,7 +11,9 @@ from onetool_child.json_types import JsonObject
 OK = "ok"
 WARNING = "warning"
 PROBLEM = "problem"
-STORAGE = "storage_unavailable"  # the code of problems with files and directories that OneTool stores
+STORAGE = (  # the code of problems with files and directories that OneTool stores
+    "storage_unavailable"
+)
 UNTRUSTED = "untrusted"
 MAX_LISTED_PROBLEMS = 20
 DISABLED = "disabled"  # the code of packs that a person has disabled
@@ -29,7 +31,10 @@ class Location(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem: a message, a hint, the location, and a code for programs. The message includes the location."""
+    """A problem: a message, a hint, the location, and a code for programs.
+
+    The message includes the location.
+    """
 
     message: str
     hint: str = ""
@@ -41,7 +46,9 @@ class Problem:
     @classmethod
     def of(cls, error: ToolError, level: str = PROBLEM) -> Self:
         fields = error.fields
-        return cls(error.message, error.hint, fields.get("location"), str(fields.get("code", "")), level)
+        return cls(
+            error.message, error.hint, fields.get("location"), str(fields.get("code", "")), level
+        )
 
     def to_error(self) -> ConfigError:
         return ConfigError(self.message, hint=self.hint, location=self.location, code=self.code)
@@ -59,7 +66,9 @@ class Problem:
         fields = {name: value for name, value in asdict(self).items() if name != "fix" or value}
         return {
             **fields,
-            "location": {"file": location.file, "line": location.line or None} if location else None,
+            "location": (
+                {"file": location.file, "line": location.line or None} if location else None
+            ),
         }
 
 
@@ -68,10 +77,14 @@ def limit_problems(problems: Sequence[Problem], subject: str) -> list[Problem]:
     more = len(problems) - MAX_LISTED_PROBLEMS
     if more <= 0:
         return list(problems)
-    last = Problem(f"{subject} has {more:,} more problems", problems[-1].hint, level=problems[-1].level)
+    last = Problem(
+        f"{subject} has {more:,} more problems", problems[-1].hint, level=problems[-1].level
+    )
     return [*problems[:MAX_LISTED_PROBLEMS], last]
 
 
-def storage_problem(message: str, file: PathLike[str], hint: str = "", level: str = PROBLEM) -> Problem:
+def storage_problem(
+    message: str, file: PathLike[str], hint: str = "", level: str = PROBLEM
+) -> Problem:
     """Return a problem with a file or directory that OneTool stores."""
     return Problem(message, hint, Location(str(file)), STORAGE, level)

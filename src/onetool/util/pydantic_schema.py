@@ -1,4 +1,7 @@
-"""JSON Schemas that pydantic makes from types. Import it only where it is needed: pydantic is slow to load."""
+"""JSON Schemas that pydantic makes from types.
+
+Import it only where it is needed: pydantic is slow to load.
+"""
 
 from typing import Any
 
@@ -16,8 +19,15 @@ class _UntitledSchema(GenerateJsonSchema):
 
 
 def describe_types(types: JsonMapping) -> tuple[dict[str, JsonObject], JsonObject]:
-    """Return the schema of each type, and the definitions that they share. Types without a schema accept anything."""
-    adapters = {name: adapter for name, each in types.items() if (adapter := _make_adapter(each)) is not None}
+    """Return the schema of each type, and the definitions that they share.
+
+    Types without a schema accept anything.
+    """
+    adapters = {
+        name: adapter
+        for name, each in types.items()
+        if (adapter := _make_adapter(each)) is not None
+    }
     inputs: list[Any] = [(name, "validation", adapter) for name, adapter in adapters.items()]
     schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_UntitledSchema)
     return {name: schemas.get((name, "validation"), {}) for name in types}, shared.get("$defs", {})

@@ -1,7 +1,8 @@
 """A JSON value that the server passes on without parsing it.
 
-Parsing holds the interpreter lock, even in a thread, so a large result of a worker or an upstream server is passed to
-the run unparsed, and is parsed there. Code that needs Python objects in this process calls `parse`.
+Parsing holds the interpreter lock, even in a thread, so a large result of a worker or an upstream
+server is passed to the run unparsed, and is parsed there. Code that needs Python objects in this
+process calls `parse`.
 """
 
 import json
@@ -34,7 +35,8 @@ class RawJson:
         """Return the value; call it in a thread. `name` is the tool that returned it."""
         if count_values(self.pieces, MAX_PARSED_VALUES) > MAX_PARSED_VALUES:
             raise ToolError(
-                f"the result of {name} is too large for a direct call: it has more than {MAX_PARSED_VALUES:,} values",
+                f"the result of {name} is too large for a direct call: it has more than"
+                f" {MAX_PARSED_VALUES:,} values",
                 hint="call it in code that `run` executes, and return a part of it",
             )
         text = b"".join(self.pieces)

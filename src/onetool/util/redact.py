@@ -1,9 +1,10 @@
 """Remove the values of secrets from text that is about to be shown or stored.
 
-A secret is recognized by its value: unchanged, in hexadecimal, in base64 at any offset, and in text that is
-partly or completely escaped, up to three times: JSON and Python escapes, percent-encoding, HTML entities,
-quoted-printable, UTF-16. Base64 may be wrapped, and pairs of hexadecimal digits may be separated by colons or spaces.
-Each line of a multi-line secret is redacted too, because formats may separate the lines.
+A secret is recognized by its value: unchanged, in hexadecimal, in base64 at any offset, and in text
+that is partly or completely escaped, up to three times: JSON and Python escapes, percent-encoding,
+HTML entities, quoted-printable, UTF-16. Base64 may be wrapped, and pairs of hexadecimal digits may
+be separated by colons or spaces. Each line of a multi-line secret is redacted too, because formats
+may separate the lines.
 """
 
 import base64
@@ -49,7 +50,8 @@ _ESCAPE = re.compile(
 _GAP = re.compile(
     r"[\r\n: ](?:(?:(?<=[0-9A-Fa-f]{2}[: ])|(?<=[0-9A-Fa-f]{2}[: ][0-9A-Fa-f]{2}[\r\n]))"
     r"[\r\n]{0,3}+[ \t]{0,16}+(?=[0-9A-Fa-f]{2}|[0-9A-Fa-f]?\Z)"
-    rf"|(?<=[\w+/=-]{{{MIN_WRAPPED_LINE_CHARS}}}[\r\n])[\r\n]{{0,3}}+[ \t]{{0,16}}+(?=[\w+/=-]|\Z))",
+    rf"|(?<=[\w+/=-]{{{MIN_WRAPPED_LINE_CHARS}}}[\r\n])[\r\n]{{0,3}}+["
+    r" \t]{0,16}+(?=[\w+/=-]|\Z))",
     re.ASCII,
 )
 # An incomplete escape at the end of the text, or the first bytes of a character in UTF-8.
@@ -66,13 +68,22 @@ class Redactor:
         values = {secret for secret in secrets if len(secret) >= MIN_SECRET_CHARS}
         lines = {line.strip() for value in values for line in value.splitlines()}
         self._values = values | {line for line in lines if len(line) >= MIN_LINE_CHARS}
-        self._encoded_forms = sorted({form for value in self._values for form in list_encodings(value)})
+        self._encoded_forms = sorted(
+            {form for value in self._values for form in list_encodings(value)}
+        )
         self._forms = sorted({form for value in self._values for form in _escape(value)})
-        self._decoded_forms = sorted({form for value in self._values for form in _decode_secret(value)})
-        self._max_form_chars = max(map(len, (*self._encoded_forms, *self._forms, *self._decoded_forms)), default=0)
+        self._decoded_forms = sorted(
+            {form for value in self._values for form in _decode_secret(value)}
+        )
+        self._max_form_chars = max(
+            map(len, (*self._encoded_forms, *self._forms, *self._decoded_forms)), default=0
+        )
 
     def __call__(self, text: str) -> str:
-        """Redact a text. Call it in a thread if the text is long: it takes up to 3 µs per character."""
+        """Redact a text.
+
+        Call it in a thread if the text is long: it takes up to 3 µs per character.
+        """
         if not self._forms:
             return text
         if len(text) > MAX_PIECE_CHARS:
@@ -95,10 +106,17 @@ class Redactor:
     def redact_prefix(self, text: str, length: int) -> str:
         """Return the first `length` characters; a secret that continues after them is redacted too."""
         border = min(length, len(text))
-        return self._redact_until(text[: border + MAX_ESCAPE_CHARS * self._max_form_chars], 0, border)[0]
+        return self._redact_until(
+            text[: border + MAX_ESCAPE_CHARS * self._max_form_chars], 0, border
+        )[0]
 
-    def redact_pieces(self, pieces: Iterable[str], *, max_seconds: float = MAX_SECONDS) -> Iterator[str]:
-        """Redact a text that consists of pieces. What takes more processor time than `max_seconds` is left out."""
+    def redact_pieces(
+        self, pieces: Iterable[str], *, max_seconds: float = MAX_SECONDS
+    ) -> Iterator[str]:
+        """Redact a text that consists of pieces.
+
+        What takes more processor time than `max_seconds` is left out.
+        """
         if not self._forms:
             yield from pieces
             return
@@ -116,7 +134,9 @@ class Redactor:
         return RedactionStream(self._redact_until, self._find_open_secret)
 
     def _find_open_secret(self, text: str) -> int:
-        """Return the position of a secret that may continue after the text, or the length of the text."""
+        """Return the position of a secret that may continue after the text, or the length of the
+        text.
+        """
         if not self._forms:
             return len(text)
         start = max(0, len(text) - MAX_ESCAPE_CHARS * self._max_form_chars - MIN_WRAPPED_LINE_CHARS)
@@ -126,11 +146,16 @@ class Redactor:
         for _ in range(MAX_DECODINGS + 1):
             cut = _CUT_ESCAPE.search(tail, max(0, len(tail) - MAX_CUT_ESCAPE_CHARS))
             before = tail[: cut.start()] if cut else tail
-            at = min(_find_partial(form, end) for form in self._decoded_forms for end in {before, tail})
+            at = min(
+                _find_partial(form, end) for form in self._decoded_forms for end in {before, tail}
+            )
             first = min(first, _map_position(min(at, len(before)), layers, is_end=False))
             for end in {before, tail}:
                 joined, gaps = _replace(end, _GAP, lambda _: "")
-                at = min((_find_partial(form, joined) for form in self._encoded_forms), default=len(joined))
+                at = min(
+                    (_find_partial(form, joined) for form in self._encoded_forms),
+                    default=len(joined),
+                )
                 if at < len(joined):
                     first = min(first, _map_position(at, [gaps, *layers], is_end=False))
             tail, edits = _decode(before)
@@ -140,7 +165,8 @@ class Redactor:
         return start + first
 
     def _redact_until(self, text: str, hidden: int, border: int) -> tuple[str, int]:
-        """Return the redacted text up to the border, and how many characters after it belong to a redacted secret.
+        """Return the redacted text up to the border, and how many characters after it belong to a
+        redacted secret.
 
         `hidden` is that number for the preceding text. Overlapping secrets are redacted as one.
         """
@@ -160,7 +186,10 @@ class Redactor:
         yield from self._find_forms(self._forms, text)
         for decoded, layers in _decode_repeatedly(text):
             for start, end in self._find_forms(self._decoded_forms, decoded):
-                yield _map_position(start, layers, is_end=False), _map_position(end, layers, is_end=True)
+                yield (
+                    _map_position(start, layers, is_end=False),
+                    _map_position(end, layers, is_end=True),
+                )
 
     def _find_forms(self, forms: list[str], text: str) -> Iterator[Span]:
         joined = ""
@@ -175,10 +204,20 @@ class Redactor:
             if self._encoded_pattern.search(without_gaps):
                 joined, gaps = _replace(text, _GAP, lambda _: "")
         yield from (
-            span for group in (forms, self._encoded_forms) for form in group for span in _find_spans(form, text)
+            span
+            for group in (forms, self._encoded_forms)
+            for form in group
+            for span in _find_spans(form, text)
         )
-        for start, end in (span for form in self._encoded_forms for span in _find_spans(form, joined)) if gaps else ():
-            yield _map_position(start, [gaps], is_end=False), _map_position(end, [gaps], is_end=True)
+        for start, end in (
+            (span for form in self._encoded_forms for span in _find_spans(form, joined))
+            if gaps
+            else ()
+        ):
+            yield (
+                _map_position(start, [gaps], is_end=False),
+                _map_position(end, [gaps], is_end=True),
+            )
 
     @cached_property
     def _form_pattern(self) -> Any:
@@ -194,7 +233,9 @@ class RedactionStream:
     """A redactor of a text in pieces. It holds back what may be the start of a secret."""
 
     def __init__(
-        self, redact_until: Callable[[str, int, int], tuple[str, int]], find_open_secret: Callable[[str], int]
+        self,
+        redact_until: Callable[[str, int, int], tuple[str, int]],
+        find_open_secret: Callable[[str], int],
     ) -> None:
         self._redact_until = redact_until
         self._find_open_secret = find_open_secret
@@ -210,7 +251,9 @@ class RedactionStream:
         text = self._rest + piece
         border = self._find_open_secret(text)
         redacted, hidden = self._redact_until(text, self._hidden, border)
-        kept = max(0, border - MIN_WRAPPED_LINE_CHARS - 1)  # needed to recognize a line break in wrapped base64
+        kept = max(
+            0, border - MIN_WRAPPED_LINE_CHARS - 1
+        )  # needed to recognize a line break in wrapped base64
         self._rest = text[kept:]
         self._hidden = hidden + border - kept
         return redacted
@@ -221,7 +264,9 @@ class RedactionStream:
 
 
 def _resize(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text in pieces of at most `MAX_PIECE_CHARS`, and not many short ones: each has a price."""
+    """Yield the text in pieces of at most `MAX_PIECE_CHARS`, and not many short ones: each has a
+    price.
+    """
     waiting: list[str] = []
     size = 0
     for piece in pieces:
@@ -236,7 +281,7 @@ def _resize(pieces: Iterable[str]) -> Iterator[str]:
     yield "".join(waiting)
 
 
-# --- forms of a secret -----------------------------------------------------------------------------------------------
+# --- forms of a secret ----------------------------------------------------------------------------
 
 
 def _escape(secret: str) -> Iterator[str]:
@@ -252,12 +297,16 @@ def _decode_secret(secret: str) -> Iterator[str]:
     """Yield the secret as it appears in decoded text; the secret itself may contain escapes."""
     for text in (secret, secret.replace(" ", "+")):
         yield from (
-            form for form in (text, *(form for form, _ in _decode_repeatedly(text))) if len(form) >= MIN_SECRET_CHARS
+            form
+            for form in (text, *(form for form, _ in _decode_repeatedly(text)))
+            if len(form) >= MIN_SECRET_CHARS
         )
 
 
 def list_encodings(secret: str) -> Iterator[str]:
-    """Yield the secret in hexadecimal and base64, without the base64 characters that depend on adjacent bytes."""
+    """Yield the secret in hexadecimal and base64, without the base64 characters that depend on
+    adjacent bytes.
+    """
     for encoding in ("utf-8", "utf-16-le"):
         data = secret.encode(encoding, "surrogatepass")
         encoded = [data.hex(), data.hex().upper()]
@@ -322,7 +371,9 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _map_position(position: int, layers: list[list[Edit]], *, is_end: bool) -> int:
-    """Map a position in the decoded text to the original text; inside an escape, to its start or end."""
+    """Map a position in the decoded text to the original text; inside an escape, to its start or
+    end.
+    """
     for edits in layers:
         position = _map_through(position, edits, is_end=is_end)
     return position
@@ -346,7 +397,9 @@ def _compile_pattern(forms: Iterable[str]) -> Any:
     options.never_capture = True
     options.log_errors = False
     options.encoding = re2.Options.Encoding.LATIN1
-    without_gaps = {form.encode("utf-8", "surrogatepass").translate(None, GAP_BYTES) for form in forms}
+    without_gaps = {
+        form.encode("utf-8", "surrogatepass").translate(None, GAP_BYTES) for form in forms
+    }
     return re2.compile(b"|".join(map(re2.escape, sorted(without_gaps))), options)
 
 

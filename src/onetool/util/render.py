@@ -1,7 +1,7 @@
 """Render JSON-like data as text, for people and models.
 
-Callers convert other types (sets, dates) to data first, choose the format, and truncate and redact the text. The text
-is always valid UTF-8.
+Callers convert other types (sets, dates) to data first, choose the format, and truncate and redact
+the text. The text is always valid UTF-8.
 """
 
 import json
@@ -30,12 +30,14 @@ _MAX_FLOW_HEIGHT = 2
 _MAX_FLOW_CHARS = 100  # of a list of texts
 _MAX_SIMPLE_KEY_CHARS = 128
 
-# Scalars that YAML 1.1 or 1.2, or a lenient loader of either, does not read as a string unless they are quoted.
+# Scalars that YAML 1.1 or 1.2, or a lenient loader of either, does not read as a string unless they
+# are quoted.
 _NEEDS_QUOTES = re.compile(
     r"[0-9]|[-+][0-9_]|[-+]?\.[0-9_]|(?:|~|=|<<|[-+]?\.(?:inf|nan)|null|true|false|yes|no|on|off|y|n)\Z",
     re.IGNORECASE,
 )
-# Excludes breaks on which the versions disagree, and leading spaces and trailing blank lines, which need indicators.
+# Excludes breaks on which the versions disagree, and leading spaces and trailing blank lines, which
+# need indicators.
 _FITS_BLOCK = re.compile(r"(?![ \n])(?=[^\n]*\n)[^\x85\u2028\u2029]*[^\n\x85\u2028\u2029]\n?")
 _UNPRINTABLE = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
@@ -45,10 +47,14 @@ def render(value: Any, format: str | None = None, *, flow: bool = False) -> str:
     try:
         text = value if isinstance(value, str) else _text(value, format, flow)
     except RecursionError:
-        raise ToolError("the result is nested too deeply to be rendered; return the part that you need") from None
+        raise ToolError(
+            "the result is nested too deeply to be rendered; return the part that you need"
+        ) from None
     except ValueError:
         digits = sys.get_int_max_str_digits()
-        raise ToolError(f"an integer in the result has more than {digits} digits; return its hex()") from None
+        raise ToolError(
+            f"an integer in the result has more than {digits} digits; return its hex()"
+        ) from None
     # A lone surrogate becomes an escape that Python, JSON and quoted YAML understand.
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -68,14 +74,19 @@ def _text(value: Any, chosen: str | None, flow: bool) -> str:
 
 
 def _json(value: Any, indent: int | None = None) -> str:
-    # A small result takes 0.4 µs with orjson and 3.4 µs with json. What orjson rejects (integers over 64 bits, lone
-    # surrogates, keys that are not strings, more than 254 levels) is written by json.
+    # A small result takes 0.4 µs with orjson and 3.4 µs with json. What orjson rejects (integers
+    # over 64 bits, lone surrogates, keys that are not strings, more than 254 levels) is written by
+    # json.
     try:
         option = orjson.OPT_INDENT_2 if indent else None
-        return orjson.dumps(value, lambda other: [*other] if isinstance(other, tuple) else str(other), option).decode()
+        return orjson.dumps(
+            value, lambda other: [*other] if isinstance(other, tuple) else str(other), option
+        ).decode()
     except TypeError:
         separators = None if indent else (",", ":")
-        return json.dumps(_json_data(value), ensure_ascii=False, indent=indent, separators=separators)
+        return json.dumps(
+            _json_data(value), ensure_ascii=False, indent=indent, separators=separators
+        )
 
 
 def _json_data(value: Any) -> Any:
@@ -101,19 +112,27 @@ def _yaml(value: Any, is_flow: _IsFlow) -> str:
     while isinstance(value, dict | list | tuple):
         value = next(reversed(value.values() if isinstance(value, dict) else value), None)
     without_break = text.removesuffix("\n")
-    return text if "\n" in without_break and isinstance(value, str) and value.endswith("\n") else without_break
+    return (
+        text
+        if "\n" in without_break and isinstance(value, str) and value.endswith("\n")
+        else without_break
+    )
 
 
 def _is_short(value: _Collection, height: int) -> bool:
     if height > _MAX_FLOW_HEIGHT:
         return False
     if isinstance(value, dict):
-        return all(not isinstance(item, list | tuple) or _is_short(item, 1) for item in value.values())
+        return all(
+            not isinstance(item, list | tuple) or _is_short(item, 1) for item in value.values()
+        )
     return not any(isinstance(item, dict) for item in value) and not _is_text(value)
 
 
 def _is_text(items: list[Any] | tuple[Any, ...]) -> bool:
-    """Return whether the items are lines of text, which are shown one below the other, and not names."""
+    """Return whether the items are lines of text, which are shown one below the other, and not
+    names.
+    """
     if len(items) <= 1 or not all(isinstance(item, str) for item in items):
         return False
     is_long = sum(map(len, items)) > _MAX_FLOW_CHARS
@@ -129,7 +148,9 @@ def _add_events(value: Any, events: "list[Event]", is_flow: _IsFlow) -> int:
         style = None
         if not (value is None or isinstance(value, int | float)):
             # If the style is not possible, the emitter uses quotes.
-            style = "|" if _FITS_BLOCK.fullmatch(text) else '"' if _NEEDS_QUOTES.match(text) else None
+            style = (
+                "|" if _FITS_BLOCK.fullmatch(text) else '"' if _NEEDS_QUOTES.match(text) else None
+            )
         events.append(yaml.ScalarEvent(None, None, (True, True), text, style=style))
         return 0
     start: yaml.CollectionStartEvent = yaml.SequenceStartEvent(None, None, True)
@@ -168,8 +189,12 @@ def _emitter() -> "type[Emitter]":
             super().increase_indent(flow, indentless=False)
 
         def check_simple_key(self) -> bool:
-            # Quoted as JSON, a key is one line, and a key this short stays below YAML's limit of 1,024 characters.
-            return isinstance(self.event, ScalarEvent) and len(self.event.value) < _MAX_SIMPLE_KEY_CHARS
+            # Quoted as JSON, a key is one line, and a key this short stays below YAML's limit of
+            # 1,024 characters.
+            return (
+                isinstance(self.event, ScalarEvent)
+                and len(self.event.value) < _MAX_SIMPLE_KEY_CHARS
+            )
 
         def choose_scalar_style(self) -> str:
             style = super().choose_scalar_style()

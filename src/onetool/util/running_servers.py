@@ -1,7 +1,7 @@
 """A registry of the servers that run in one home directory, and reload requests to all.
 
-Each server holds a lock on a file of its own while it runs. The kernel releases the lock when the process ends, so an
-entry whose lock is free is stale, whatever its process ID says.
+Each server holds a lock on a file of its own while it runs. The kernel releases the lock when the
+process ends, so an entry whose lock is free is stale, whatever its process ID says.
 """
 
 import json
@@ -26,7 +26,10 @@ ENTRY_SUFFIX = ".server.json"
 
 @dataclass(frozen=True, slots=True)
 class ServerEntry:
-    """The published state of a running server. `answer` is its answer to the reload request `generation`."""
+    """The published state of a running server.
+
+    `answer` is its answer to the reload request `generation`.
+    """
 
     pid: int
     url: str = ""
@@ -44,7 +47,10 @@ class ServerEntry:
 
 @dataclass(slots=True)
 class Registration:
-    """The entry of this process. Without a writable home directory there is none, and `update` does nothing."""
+    """The entry of this process.
+
+    Without a writable home directory there is none, and `update` does nothing.
+    """
 
     entry: ServerEntry
     path: Path | None = None
@@ -72,7 +78,10 @@ class Registration:
         self.entry = entry
         if self.path is not None:
             with suppress(OSError):  # a full disk must not stop a server
-                atomic.write(self.path, json.dumps({name: getattr(entry, name) for name in ServerEntry.__slots__}))
+                atomic.write(
+                    self.path,
+                    json.dumps({name: getattr(entry, name) for name in ServerEntry.__slots__}),
+                )
 
     def close(self) -> None:
         self.path = None
@@ -132,7 +141,15 @@ def _is_alive(entry: Path) -> bool:
 
 
 def _select_fields(data: JsonObject) -> Iterator[tuple[str, Any]]:
-    kinds = {"pid": int, "url": str, "port": int, "directory": str, "generation": int, "is_ok": bool, "answer": str}
+    kinds = {
+        "pid": int,
+        "url": str,
+        "port": int,
+        "directory": str,
+        "generation": int,
+        "is_ok": bool,
+        "answer": str,
+    }
     for name, kind in kinds.items():
         if type(data.get(name)) is kind:
             yield name, data[name]

@@ -1,7 +1,9 @@
-"""Sanitize external text for a model: wrap it in an unguessable boundary and redact injection patterns.
+"""Sanitize external text for a model: wrap it in an unguessable boundary and redact injection
+patterns.
 
-Redactions are visible, including those of invisible characters; the rest of a result is unchanged. Descriptions lose
-invisible characters. Sanitizing marks and defuses text; the permissions of a run are limited elsewhere.
+Redactions are visible, including those of invisible characters; the rest of a result is unchanged.
+Descriptions lose invisible characters. Sanitizing marks and defuses text; the permissions of a run
+are limited elsewhere.
 """
 
 import re
@@ -35,8 +37,8 @@ _LOOK_ALIKES = {
     **dict.fromkeys([*range(0x2010, 0x2016), 0x2212, 0xFE58, 0xFE63], ord("-")),
 }
 
-# In JSON and quoted YAML, a line break is an escape, and in errors, an invisible character: their letters are not part
-# of the word that follows.
+# In JSON and quoted YAML, a line break is an escape, and in errors, an invisible character: their
+# letters are not part of the word that follows.
 _START = r"(?:(?<!\w)|(?<=\\[nrt])|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4})|(?<=\\U[0-9a-f]{8}))"
 _GAP = r"(?:\s|\\[nrt])"
 
@@ -63,8 +65,8 @@ _TRAPS = re.compile(
 def make_tag() -> str:
     """Return the name of a tag that the text cannot contain, because it is random.
 
-    Create one for each answer, not for each text: each one releases the interpreter lock for a moment, and a thread
-    that does so all the time keeps others from ever getting the lock.
+    Create one for each answer, not for each text: each one releases the interpreter lock for a
+    moment, and a thread that does so all the time keeps others from ever getting the lock.
     """
     return f"external-content-{secrets.token_hex(6)}"
 
@@ -82,7 +84,11 @@ def defuse_data(data: Any) -> Any:
         return _defuse(data)
     if isinstance(data, list):
         return [defuse_data(each) for each in data]
-    return {_defuse(name): defuse_data(each) for name, each in data.items()} if isinstance(data, dict) else data
+    return (
+        {_defuse(name): defuse_data(each) for name, each in data.items()}
+        if isinstance(data, dict)
+        else data
+    )
 
 
 def _defuse(text: str) -> str:
@@ -100,15 +106,20 @@ def clean(text: str, limit: int = MAX_DESCRIPTION_CHARS) -> str:
 
 
 def clean_schema(schema: Any, *, are_names: bool = False) -> Any:
-    """Return an external schema whose texts for models are cleaned. Names of properties are not changed."""
+    """Return an external schema whose texts for models are cleaned.
+
+    Names of properties are not changed.
+    """
     if isinstance(schema, list):
         return [clean_schema(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     return {
-        key: clean(part)
-        if key in READ_BY_MODELS and isinstance(part, str) and not are_names
-        else clean_schema(part, are_names=key == "properties" and not are_names)
+        key: (
+            clean(part)
+            if key in READ_BY_MODELS and isinstance(part, str) and not are_names
+            else clean_schema(part, are_names=key == "properties" and not are_names)
+        )
         for key, part in schema.items()
     }
 
@@ -116,12 +127,17 @@ def clean_schema(schema: Any, *, are_names: bool = False) -> Any:
 def _redact_traps(text: str) -> str:
     """Find traps in the text as a model reads it, and redact them in the original text."""
     readable = text if text.isascii() else text.translate(_LOOK_ALIKES)
-    # Maps the index of a visible character to its index in the text: add the invisible ones before it.
-    shifts = [match.start() - index for index, match in enumerate(_INVISIBLE_CHARACTER.finditer(readable))]
+    # Maps the index of a visible character to its index in the text: add the invisible ones before
+    # it.
+    shifts = [
+        match.start() - index for index, match in enumerate(_INVISIBLE_CHARACTER.finditer(readable))
+    ]
     parts = []
     position = 0
     for trap in _TRAPS.finditer(_INVISIBLE_CHARACTER.sub("", readable) if shifts else readable):
-        first, last = (index + bisect_right(shifts, index) for index in (trap.start(), trap.end() - 1))
+        first, last = (
+            index + bisect_right(shifts, index) for index in (trap.start(), trap.end() - 1)
+        )
         parts += [text[position:first], TAG if trap["tag"] else TRIGGER]
         position = last + 1
     return "".join([*parts, text[position:]])

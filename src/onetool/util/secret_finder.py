@@ -1,8 +1,8 @@
 """Find literal secrets by the name of a value or by its form.
 
-This is a heuristic. A false positive costs a line in secrets.yaml or a mask; a false negative may end up in a
-repository. References such as `${NAME}` are not secrets. Repetitions in patterns are bounded or apply to short text, so
-that no text takes long.
+This is a heuristic. A false positive costs a line in secrets.yaml or a mask; a false negative may
+end up in a repository. References such as `${NAME}` are not secrets. Repetitions in patterns are
+bounded or apply to short text, so that no text takes long.
 """
 
 import json
@@ -16,29 +16,44 @@ SECRET_WORDS = frozenset({
     "auth", "authorization", "bearer", "cookie", "credential", "credentials", "hmac", "jwt", "otp", "pass",
     "passphrase", "sig", "signature",
 })  # fmt: skip
-SECRET_ENDINGS = ("password", "passwords", "passwd", "pwd", "secret", "secrets", "token")  # of a word
+SECRET_ENDINGS = (
+    "password",
+    "passwords",
+    "passwd",
+    "pwd",
+    "secret",
+    "secrets",
+    "token",
+)  # of a word
 SECRET_PARTS = (
     "accesskey", "apikey", "appkey", "authkey", "clientsecret", "connectionstring", "encryptionkey", "licensekey",
     "masterkey", "privatekey", "secretkey", "sessionid", "sessionkey", "sharedkey", "signingkey", "subscriptionkey",
     "accesstoken", "webhook",
 )  # fmt: skip
 KEY_WORDS = frozenset({"dsn", "key", "pat"})
-HARMLESS_KEYS = frozenset({"cache", "idempotency", "partition", "primary", "public", "routing", "sort"})
+HARMLESS_KEYS = frozenset(
+    {"cache", "idempotency", "partition", "primary", "public", "routing", "sort"}
+)
 HARMLESS_ENDINGS = frozenset({
     "algorithm", "count", "email", "enabled", "endpoint", "expires", "expiry", "field", "format", "header", "id",
     "length", "limit", "method", "mode", "name", "policy", "realm", "required", "scope", "size", "style", "ttl", "type",
     "uri", "url", "user", "username", "version",
 })  # fmt: skip
-HARMLESS_VALUE = re.compile(r"(?i)\s*+(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*+")
+HARMLESS_VALUE = re.compile(
+    r"(?i)\s*+(|true|false|none|null|yes|no|on|off|[0-9]{1,5}|oauth2?|bearer|basic)\s*+"
+)
 SECRET_VALUE = re.compile(
     r"(?<![A-Za-z0-9])(?:(?:sk|pk|rk)[-_][A-Za-z0-9_-]{16,}|A[KS]IA[0-9A-Z]{16}|AIza[\w-]{30,}|hf_\w{20,}|npm_\w{20,}"
     r"|ya29\.[\w-]{20,}|SG\.[\w-]{16,100}\.[\w-]{16,100}|T[A-Z0-9]{8,20}/B[A-Z0-9]{8,20}/\w{20,100})"
     r"|(?<![\w-])eyJ[\w-]{10,2000}\.[\w-]{1,4000}\.[\w-]{0,1000}"
     r"|(?:sk|pk|rk)[-_](?:live|test|prod|proj|ant)[-_][\w-]{8,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abeoprs]-[\w-]{10,}|(?<![0-9])[0-9]{8,10}:[\w-]{35}"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:-?[^-]){0,8000}(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
+    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:-?[^-]){0,8000}(?:-----END [A-Z ]{0,30}PRIVATE"
+    r" KEY-----)?"
 )
-SCHEME = re.compile(r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)")
+SCHEME = re.compile(
+    r"(?i)\s*(?:bearer|basic|digest|token|apikey|api-key|key|negotiate|hmac|splunk|sso-key)\s+(?=\S)"
+)
 MAX_SECRET_CHARS = 8192  # longer values are text, not keys
 _RANDOM = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9+_=-]{32,}")
 _REFERENCES = re.compile(r"\$\{[^${}]*+\}")
@@ -51,7 +66,9 @@ _SHORT_OPTIONS = frozenset({"k", "p", "t"})  # key or password or token, but als
 _MIXED = re.compile(r"(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])[A-Za-z0-9+_=-]{16,}|[0-9a-f]{24,}")
 _PLAIN_WORD = re.compile(r"[0-9.]+|[a-zA-Z]{1,6}|.*[/:$].*", re.DOTALL)
 _COMMAND_OPTION = re.compile(r"[a-z]{0,2}c")  # of `sh -c` and `bash -lc`
-_IN_COMMAND = re.compile(r"(?<!\S)(?:-{0,2}([\w.-]+)=|--([\w.-]+)\s+)(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
+_IN_COMMAND = re.compile(
+    r"(?<!\S)(?:-{0,2}([\w.-]+)=|--([\w.-]+)\s+)(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)"
+)
 
 
 class Span(NamedTuple):
@@ -117,9 +134,14 @@ def find_secrets(data: Any) -> Iterator[str]:
 
 def names_before(words: Sequence[Any]) -> list[str]:
     """Return, for each argument, the option before it whose value it is, as in `--token X`."""
-    are_options = [isinstance(word, str) and word.startswith("-") and "=" not in word for word in words]
+    are_options = [
+        isinstance(word, str) and word.startswith("-") and "=" not in word for word in words
+    ]
     before = zip(["", *words], [False, *are_options], are_options, strict=False)
-    return [word.lstrip("-") if was_option and not is_option else "" for word, was_option, is_option in before]
+    return [
+        word.lstrip("-") if was_option and not is_option else ""
+        for word, was_option, is_option in before
+    ]
 
 
 def unclear_options(words: Sequence[str]) -> list[str]:
@@ -127,16 +149,25 @@ def unclear_options(words: Sequence[str]) -> list[str]:
     unclear = (
         name
         for name, word in zip(names_before(words), words, strict=True)
-        if name in _SHORT_OPTIONS and not (_PLAIN_WORD.fullmatch(word) or HARMLESS_VALUE.fullmatch(word))
+        if name in _SHORT_OPTIONS
+        and not (_PLAIN_WORD.fullmatch(word) or HARMLESS_VALUE.fullmatch(word))
     )
     return [f"-{name}" for name in dict.fromkeys(unclear)]
 
 
 def spans(name: str, text: str) -> list[Span]:
-    """Return the parts of a text that look like secrets, from left to right. `name` is the name of the text."""
+    """Return the parts of a text that look like secrets, from left to right.
+
+    `name` is the name of the text.
+    """
     found: list[Span] = []
     for span in sorted(
-        {*_find_by_name(name, text), *_find_in_json(text), *_find_in_urls(text), *_find_by_form(name, text)}
+        {
+            *_find_by_name(name, text),
+            *_find_in_json(text),
+            *_find_in_urls(text),
+            *_find_by_form(name, text),
+        }
     ):
         is_plain = span.end > span.start and "${" not in text[span.start : span.end]
         if is_plain and (not found or span.start >= found[-1].end):
@@ -196,12 +227,18 @@ def _find_in_json(text: str) -> Iterator[Span]:
             queue += [(name, inner) for inner in value]
         elif isinstance(value, str) and looks_secret(name, value):
             secret = split_scheme(value)[1]
-            for written in {json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)} - {""}:
-                yield from (Span(at.start(), at.end(), name) for at in re.finditer(re.escape(written), text))
+            for written in {
+                json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)
+            } - {""}:
+                yield from (
+                    Span(at.start(), at.end(), name) for at in re.finditer(re.escape(written), text)
+                )
 
 
 def _find_in_urls(text: str) -> Iterator[Span]:
-    """Yield passwords before the host, secrets in the query, and parts of the path that look random."""
+    """Yield passwords before the host, secrets in the query, and parts of the path that look
+    random.
+    """
     if len(text) > MAX_SECRET_CHARS or "://" not in text:
         return
     for found in _USER.finditer(text):

@@ -23,8 +23,9 @@ class _Flight(Generic[T]):
 class SharedFlight(Generic[T]):
     """A slow computation that runs at most once at a time, and whose result is kept for a second.
 
-    If it took longer than a second, its result is kept for as long as it took. Computations for other keys start after
-    a pause of that length. So callers in a loop leave others at least half of the time.
+    If it took longer than a second, its result is kept for as long as it took. Computations for
+    other keys start after a pause of that length. So callers in a loop leave others at least half
+    of the time.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -34,9 +35,13 @@ class SharedFlight(Generic[T]):
         self._next_start = 0.0
 
     async def join(self, compute: Callable[[], Awaitable[T]], key: Hashable = None) -> T:
-        """Return the result for this key: a recent one, that of the current computation, or a new one."""
+        """Return the result for this key: a recent one, that of the current computation, or a new
+        one.
+        """
         now = self._clock()
-        self._flights = {key: flight for key, flight in self._flights.items() if now < flight.expires}
+        self._flights = {
+            key: flight for key, flight in self._flights.items() if now < flight.expires
+        }
         flight = self._flights.get(key)
         if flight is None:
             flight = _Flight(asyncio.create_task(self._compute(compute, key)))

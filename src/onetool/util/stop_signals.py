@@ -8,7 +8,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def on_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
-    """Call a function on the running event loop whenever SIGINT or SIGTERM arrives. Only in the main thread."""
+    """Call a function on the running event loop whenever SIGINT or SIGTERM arrives.
+
+    Only in the main thread.
+    """
     loop = asyncio.get_running_loop()
 
     def handle(*_: object) -> None:

@@ -24,18 +24,26 @@ _SQLITE_REASONS: dict[int, Reason] = {
     sqlite3.SQLITE_PERM: "denied",
 }
 _HINTS: dict[Reason, str] = {
-    "full": "delete stored tools, results or other files on that disk; `df -h {place}` shows what is free",
+    "full": (
+        "delete stored tools, results or other files on that disk; `df -h {place}` shows what is"
+        " free"
+    ),
     "read_only": "remount it writable, or move the directory to another disk",
     "denied": "chmod -R u+rwX {place}",
     "failed": "check that {place} is a directory that can be written",
 }
 
 
-def storage_error(directory: Path, error: Exception, kind: type[ToolError] = BundleError) -> ToolError:
+def storage_error(
+    directory: Path, error: Exception, kind: type[ToolError] = BundleError
+) -> ToolError:
     """Return the error for a directory that cannot be written."""
     reason = _find_reason(directory, error)
     mount = mount_point(directory)
-    why = {"full": f"the disk mounted at {mount} is full", "read_only": f"the disk mounted at {mount} is read-only"}
+    why = {
+        "full": f"the disk mounted at {mount} is full",
+        "read_only": f"the disk mounted at {mount} is read-only",
+    }
     text = why.get(reason, str(error))
     hint = _HINTS[reason].format(place=directory)
     if link := _find_dangling_link(directory, error):
@@ -74,7 +82,9 @@ def is_full_disk(directory: Path) -> bool:
 
 def mount_point(directory: Path) -> str:
     place = Path(os.path.realpath(directory))
-    return str(next((each for each in (place, *place.parents) if os.path.ismount(each)), place.anchor))
+    return str(
+        next((each for each in (place, *place.parents) if os.path.ismount(each)), place.anchor)
+    )
 
 
 def _find_reason(directory: Path, error: Exception) -> Reason:
@@ -85,7 +95,9 @@ def _find_reason(directory: Path, error: Exception) -> Reason:
 
 
 def _inspect_disk(directory: Path) -> Reason:
-    """Find the reason from the disk, because SQLite reports most as "unable to open" or "disk I/O error"."""
+    """Find the reason from the disk, because SQLite reports most as "unable to open" or "disk I/O
+    error".
+    """
     try:
         status = os.statvfs(directory)
     except (OSError, AttributeError):

@@ -1,4 +1,7 @@
-"""The URL of the store: what is a valid one, and how it is shown. Imports nothing of the database driver."""
+"""The URL of the store: what is a valid one, and how it is shown.
+
+Imports nothing of the database driver.
+"""
 
 from urllib.parse import unquote, urlsplit
 

@@ -30,7 +30,9 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 def did_you_mean(matches: Iterable[object]) -> str:
-    """Return a question that suggests these names, as in " Did you mean a or b?"; empty without names."""
+    """Return a question that suggests these names, as in " Did you mean a or b?"; empty without
+    names.
+    """
     hint = suggestion_hint(matches)
     return f" {hint[0].upper()}{hint[1:]}" if hint else ""
 

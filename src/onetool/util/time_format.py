@@ -11,7 +11,10 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def parse_time(text: str) -> float:
-    """Return the seconds since 1970 of a time such as 2027-01-31T12:00:00Z. Without a zone, it is in UTC."""
+    """Return the seconds since 1970 of a time such as 2027-01-31T12:00:00Z.
+
+    Without a zone, it is in UTC.
+    """
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
@@ -25,5 +28,7 @@ def parse_duration(text: str, max_days: int) -> int:
     found = DURATION.fullmatch(text.strip())
     seconds = int(found[1]) * UNITS[found[2]] if found else 0
     if not 0 < seconds <= max_days * UNITS["d"]:
-        raise ArgumentError(f"invalid duration {text!r}: expected up to {max_days} days, such as 30m, 2h or 1d")
+        raise ArgumentError(
+            f"invalid duration {text!r}: expected up to {max_days} days, such as 30m, 2h or 1d"
+        )
     return seconds

@@ -1,4 +1,6 @@
-"""Scopes and identifiers of tokens and subjects, which own runs, results and sessions, without revealing the tokens."""
+"""Scopes and identifiers of tokens and subjects, which own runs, results and sessions, without
+revealing the tokens.
+"""
 
 import hashlib
 
@@ -8,7 +10,12 @@ APPROVE = "approve"
 ADMIN = "admin"
 OWNER = "owner"
 USE = "use"
-SCOPES = (USE, APPROVE, ADMIN, OWNER)  # each includes those before it; `approve` itself calls no tools
+SCOPES = (
+    USE,
+    APPROVE,
+    ADMIN,
+    OWNER,
+)  # each includes those before it; `approve` itself calls no tools
 
 
 def includes_scope(scope: str, needed: str) -> bool:

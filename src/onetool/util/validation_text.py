@@ -8,7 +8,9 @@ SUBJECT = re.compile(r"^\w+ should ")  # "Input should be ...", "String should m
 PHRASES = {
     "missing": "is required",
     "extra_forbidden": "unknown field",
-    **dict.fromkeys(("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be an object"),
+    **dict.fromkeys(
+        ("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be an object"
+    ),
     **dict.fromkeys(("list_type", "tuple_type"), "must be an array"),
 }
 

@@ -1,4 +1,5 @@
-"""Versions of stored files: a newer file is rejected and left unchanged, any other version is damage.
+"""Versions of stored files: a newer file is rejected and left unchanged, any other version is
+damage.
 
 A cache of another version is recreated instead.
 """
@@ -20,7 +21,9 @@ class NewerVersion(StorageError):
 
 
 def check_version(version: object, supported: int, what: object) -> None:
-    """Raise NewerVersion if a newer OneTool wrote the file, and ValueError if it has no supported version."""
+    """Raise NewerVersion if a newer OneTool wrote the file, and ValueError if it has no supported
+    version.
+    """
     reject_newer(version, supported, what)
     if type(version) is not int or version != supported:
         raise ValueError(f"expected version {supported}, not {version!r}")
@@ -29,7 +32,10 @@ def check_version(version: object, supported: int, what: object) -> None:
 def reject_newer(version: object, supported: int, what: object) -> None:
     """Raise an error if the version is newer than the supported one."""
     if isinstance(version, int) and version > supported:
-        message = f"{what} was written by a newer OneTool (version {version}; this one supports {supported})"
+        message = (
+            f"{what} was written by a newer OneTool (version {version}; this one supports"
+            f" {supported})"
+        )
         place = {"location": Location(str(what)), "code": STORAGE} if isinstance(what, Path) else {}
         raise NewerVersion(message, hint=UPGRADE, **place)
 

@@ -1,8 +1,8 @@
 """Load YAML by the core schema of YAML 1.2, as plain data with line numbers.
 
-Untrusted input stays cheap: size, depth and the expansion of aliases are limited, and tags cannot create objects. The
-grammar is that of PyYAML's parser (in C if available), so U+0085, U+2028 and U+2029 end a line. This module does not
-write YAML.
+Untrusted input stays cheap: size, depth and the expansion of aliases are limited, and tags cannot
+create objects. The grammar is that of PyYAML's parser (in C if available), so U+0085, U+2028 and
+U+2029 end a line. This module does not write YAML.
 """
 
 import os
@@ -79,11 +79,16 @@ def read(text: str, source: str, *, typed: bool = True) -> YamlDocument:
     """Parse a text with one document. Without `typed`, every scalar is a string: `012` is `"012"`."""
     import yaml
 
-    return _read(text.removeprefix("\ufeff"), source, typed, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return _read(
+        text.removeprefix("\ufeff"), source, typed, getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
 
 
 def read_file(path: Path) -> YamlDocument:
-    """Parse a file. Raise FileNotFoundError if it is missing, and ConfigError for any other problem."""
+    """Parse a file.
+
+    Raise FileNotFoundError if it is missing, and ConfigError for any other problem.
+    """
     return read_bytes(load_bytes(path), str(path))
 
 
@@ -108,9 +113,13 @@ def load_bytes(path: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if isinstance(error, NotADirectoryError) and not path.parent.exists():  # the file cannot exist
+        if (
+            isinstance(error, NotADirectoryError) and not path.parent.exists()
+        ):  # the file cannot exist
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
-        reason = "is a directory, not a file" if path.is_dir() else f"cannot be read: {error.strerror}"
+        reason = (
+            "is a directory, not a file" if path.is_dir() else f"cannot be read: {error.strerror}"
+        )
         raise _error(str(path), 0, reason, code=STORAGE) from None
 
 
@@ -161,15 +170,23 @@ def _quote_colon_words(text: str, error: Exception) -> str | None:
 
 def _syntax_error(error: Exception, text: str, source: str) -> ConfigError:
     mark = getattr(error, "problem_mark", None)
-    line = mark.line + 1 if mark is not None else text.count("\n", 0, getattr(error, "position", 0)) + 1
+    line = (
+        mark.line + 1
+        if mark is not None
+        else text.count("\n", 0, getattr(error, "position", 0)) + 1
+    )
     what = getattr(error, "problem", None) or getattr(error, "reason", None) or "syntax error"
     lines = text.split("\n", line)
     source_line = lines[line - 1] if line <= len(lines) else ""
     if "\t" in source_line[: len(source_line) - len(source_line.lstrip())]:
-        return _error(source, line, f"is not valid YAML: {what}", "indent with spaces, not with tabs")
+        return _error(
+            source, line, f"is not valid YAML: {what}", "indent with spaces, not with tabs"
+        )
     mark = getattr(error, "context_mark", None)
     start = mark.line + 1 if mark is not None else line
-    context = f" {getattr(error, 'context', '')} that starts in line {start}" if start < line else ""
+    context = (
+        f" {getattr(error, 'context', '')} that starts in line {start}" if start < line else ""
+    )
     return _error(source, line, f"is not valid YAML: {what}{context}")
 
 
@@ -202,7 +219,10 @@ def _resolve_tagged(tag: str, text: str) -> Any:
 
 
 class _Builder:
-    """A builder of data from parser events. PyYAML's composer has no limits and does not keep lines."""
+    """A builder of data from parser events.
+
+    PyYAML's composer has no limits and does not keep lines.
+    """
 
     def __init__(self, events: Iterator[Any], text: str, source: str, typed: bool) -> None:
         import yaml
@@ -246,7 +266,9 @@ class _Builder:
 
     def _alias(self, event: Any, depth: int) -> _Node:
         if event.anchor not in self._anchors:
-            raise self._error(event, "this alias has no anchor", "put strings that start with * in quotes")
+            raise self._error(
+                event, "this alias has no anchor", "put strings that start with * in quotes"
+            )
         node = self._anchors[event.anchor]
         if node is None:
             raise self._error(event, "this alias refers to a value that contains it")
@@ -282,7 +304,10 @@ class _Builder:
         while type(key_event := next(self._events)) in self._build:
             key = self._key(key_event, depth)
             if key in entries:
-                raise self._error(key_event, f"duplicate key {key[:60]!r}, first defined in line {entries[key][0]}")
+                raise self._error(
+                    key_event,
+                    f"duplicate key {key[:60]!r}, first defined in line {entries[key][0]}",
+                )
             entries[key] = (_line(key_event), self._node(next(self._events), depth + 1))
         return _collection({key: node.value for key, (_, node) in entries.items()}, entries)
 

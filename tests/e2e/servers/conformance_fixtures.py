@@ -1,7 +1,7 @@
 """The upstream server for the official conformance suite: its tools, resources and prompts.
 
-The suite calls all of them by fixed names and compares what they say. It speaks both eras; started with `legacy`, only
-the handshake of the years before 2026, as most servers in the world do.
+The suite calls all of them by fixed names and compares what they say. It speaks both eras; started
+with `legacy`, only the handshake of the years before 2026, as most servers in the world do.
 """
 
 import base64
@@ -21,7 +21,12 @@ from mcp import MCPError
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.runner import serve_loop
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, PromptsListChanged, ToolsListChanged
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ToolsListChanged,
+)
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
@@ -37,10 +42,14 @@ def _png() -> str:
     """Return a red pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0")) + chunk(b"IEND", b"")
+    parts = (
+        chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\xff\0\0")) + chunk(b"IEND", b"")
+    )
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + parts).decode()
 
 
@@ -72,12 +81,20 @@ def image() -> types.ImageContent:
     return types.ImageContent(type="image", data=PNG, mime_type="image/png")
 
 
-# --- asking the client ---------------------------------------------------------------------------------------------
+# --- asking the client ----------------------------------------------------------------------------
 
 
-def form(message: str, properties: dict[str, Any], *, optional: bool = False) -> types.ElicitRequest:
-    schema = {"type": "object", "properties": properties, "required": [] if optional else list(properties)}
-    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
+def form(
+    message: str, properties: dict[str, Any], *, optional: bool = False
+) -> types.ElicitRequest:
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [] if optional else list(properties),
+    }
+    return types.ElicitRequest(
+        params=types.ElicitRequestFormParams(message=message, requested_schema=schema)
+    )
 
 
 def make_sampling_request(prompt: str, max_tokens: int) -> types.CreateMessageRequest:
@@ -94,7 +111,9 @@ ANSWERS: dict[Any, Any] = {
 }
 
 
-async def request_input(ctx: Any, params: Any, questions: Questions, state: str | None = None) -> Any:
+async def request_input(
+    ctx: Any, params: Any, questions: Questions, state: str | None = None
+) -> Any:
     """Return the answers by key, or the result that requests them."""
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
         beside = ServerMessageMetadata(related_request_id=ctx.request_id)
@@ -120,15 +139,19 @@ def open_state(params: Any) -> str:
     return state
 
 
-# --- tools ---------------------------------------------------------------------------------------------------------
+# --- tools ----------------------------------------------------------------------------------------
 
 TOOLS: dict[str, tuple[types.Tool, Tool]] = {}
 
 
-def tool(description: str, schema: dict[str, Any] | None = None, prefix: str = "test_") -> Callable[[Tool], Tool]:
+def tool(
+    description: str, schema: dict[str, Any] | None = None, prefix: str = "test_"
+) -> Callable[[Tool], Tool]:
     def add(function: Tool) -> Tool:
         name = f"{prefix}{function.__name__}"
-        offered = types.Tool(name=name, description=description, input_schema=schema or NO_ARGUMENTS)
+        offered = types.Tool(
+            name=name, description=description, input_schema=schema or NO_ARGUMENTS
+        )
         TOOLS[name] = (offered, function)
         return function
 
@@ -136,7 +159,9 @@ def tool(description: str, schema: dict[str, Any] | None = None, prefix: str = "
 
 
 def needs(**arguments: str) -> dict[str, Any]:
-    properties = {name: {"type": "string", "description": about} for name, about in arguments.items()}
+    properties = {
+        name: {"type": "string", "description": about} for name, about in arguments.items()
+    }
     return {"type": "object", "properties": properties, "required": list(arguments)}
 
 
@@ -157,7 +182,9 @@ async def audio_content(_ctx: Any, _params: Any) -> Result:
 
 @tool("A resource inside of a result")
 async def embedded_resource(_ctx: Any, _params: Any) -> Result:
-    return make_result(embedded("test://embedded-resource", "This is an embedded resource content."))
+    return make_result(
+        embedded("test://embedded-resource", "This is an embedded resource content.")
+    )
 
 
 @tool("Several kinds of content")
@@ -216,7 +243,9 @@ async def sampling(ctx: Any, params: types.CallToolRequestParams) -> Result:
         ctx, params, {"answer": make_sampling_request((params.arguments or {})["prompt"], 100)}
     )
     return (
-        answers if isinstance(answers, Result) else make_result(text(f"LLM response: {_get_text(answers['answer'])}"))
+        answers
+        if isinstance(answers, Result)
+        else make_result(text(f"LLM response: {_get_text(answers['answer'])}"))
     )
 
 
@@ -228,11 +257,15 @@ def _get_text(message: Any) -> str:
 async def elicitation(ctx: Any, params: types.CallToolRequestParams) -> Result:
     about = {"username": "User's response", "email": "User's email address"}
     fields = {name: {"type": "string", "description": value} for name, value in about.items()}
-    answers = await request_input(ctx, params, {"answer": form((params.arguments or {})["message"], fields)})
+    answers = await request_input(
+        ctx, params, {"answer": form((params.arguments or {})["message"], fields)}
+    )
     if isinstance(answers, Result):
         return answers
     answer = answers["answer"]
-    return make_result(text(f"User response: action={answer.action}, content={json.dumps(answer.content)}"))
+    return make_result(
+        text(f"User response: action={answer.action}, content={json.dumps(answer.content)}")
+    )
 
 
 async def _elicit(ctx: Any, params: Any, question: types.ElicitRequest) -> Result:
@@ -240,7 +273,9 @@ async def _elicit(ctx: Any, params: Any, question: types.ElicitRequest) -> Resul
     if isinstance(answers, Result):
         return answers
     answer = answers["answer"]
-    return make_result(text(f"Elicitation completed: action={answer.action}, content={json.dumps(answer.content)}"))
+    return make_result(
+        text(f"Elicitation completed: action={answer.action}, content={json.dumps(answer.content)}")
+    )
 
 
 @tool("It asks with defaults")
@@ -251,7 +286,11 @@ async def elicitation_sep1034_defaults(ctx: Any, params: Any) -> Result:
             "name": {"type": "string", "default": "John Doe"},
             "age": {"type": "integer", "default": 30},
             "score": {"type": "number", "default": 95.5},
-            "status": {"type": "string", "enum": ["active", "inactive", "pending"], "default": "active"},
+            "status": {
+                "type": "string",
+                "enum": ["active", "inactive", "pending"],
+                "default": "active",
+            },
             "verified": {"type": "boolean", "default": True},
         },
         optional=True,
@@ -263,7 +302,8 @@ async def elicitation_sep1034_defaults(ctx: Any, params: Any) -> Result:
 async def elicitation_sep1330_enums(ctx: Any, params: Any) -> Result:
     plain = ["option1", "option2", "option3"]
     titled = [
-        {"const": f"value{n}", "title": f"{word} Option"} for n, word in enumerate(("First", "Second", "Third"), 1)
+        {"const": f"value{n}", "title": f"{word} Option"}
+        for n, word in enumerate(("First", "Second", "Third"), 1)
     ]
     names = ["Option One", "Option Two", "Option Three"]
     question = form(
@@ -305,7 +345,7 @@ async def waiting(ctx: Any, _params: Any) -> Result:
     return make_result(text("nobody cancelled it"))
 
 
-# --- tools of 2026 -------------------------------------------------------------------------------------------------
+# --- tools of 2026 --------------------------------------------------------------------------------
 
 NAME = {"name": {"type": "string"}}
 
@@ -321,9 +361,15 @@ async def input_required_result_elicitation(ctx: Any, params: Any) -> Result:
 @tool("It asks a model for a capital")
 async def input_required_result_sampling(ctx: Any, params: Any) -> Result:
     answers = await request_input(
-        ctx, params, {"capital_question": make_sampling_request("What is the capital of France?", 100)}
+        ctx,
+        params,
+        {"capital_question": make_sampling_request("What is the capital of France?", 100)},
     )
-    return answers if isinstance(answers, Result) else make_result(text(_get_text(answers["capital_question"])))
+    return (
+        answers
+        if isinstance(answers, Result)
+        else make_result(text(_get_text(answers["capital_question"])))
+    )
 
 
 @tool("It asks for folders")
@@ -351,14 +397,19 @@ async def input_required_result_multiple_inputs(ctx: Any, params: Any) -> Result
         "client_roots": types.ListRootsRequest(),
     }
     answers = await request_input(ctx, params, questions, seal_state("three"))
-    return answers if isinstance(answers, Result) else make_result(text(f"{open_state(params)} answers"))
+    return (
+        answers
+        if isinstance(answers, Result)
+        else make_result(text(f"{open_state(params)} answers"))
+    )
 
 
 @tool("It asks twice")
 async def input_required_result_multi_round(_ctx: Any, params: Any) -> Result:
     if params.request_state is None:
         return types.InputRequiredResult(
-            input_requests={"step1": form("Step 1: What is your name?", NAME)}, request_state=seal_state("first")
+            input_requests={"step1": form("Step 1: What is your name?", NAME)},
+            request_state=seal_state("first"),
         )
     step, state = ("step1", "second") if open_state(params) == "first" else ("step2", "")
     if step not in (params.input_responses or {}):
@@ -366,7 +417,9 @@ async def input_required_result_multi_round(_ctx: Any, params: Any) -> Result:
     if not state:
         return make_result(text("Both steps are done"))
     question = form("Step 2: What is your favorite color?", {"color": {"type": "string"}})
-    return types.InputRequiredResult(input_requests={"step2": question}, request_state=seal_state(state))
+    return types.InputRequiredResult(
+        input_requests={"step2": question}, request_state=seal_state(state)
+    )
 
 
 @tool("It knows its own state again")
@@ -374,7 +427,10 @@ async def input_required_result_tampered_state(ctx: Any, params: Any) -> Result:
     if params.request_state is not None:
         open_state(params)
     answers = await request_input(
-        ctx, params, {"confirm": form("Please confirm", {"ok": {"type": "boolean"}})}, seal_state("untouched")
+        ctx,
+        params,
+        {"confirm": form("Please confirm", {"ok": {"type": "boolean"}})},
+        seal_state("untouched"),
     )
     return answers if isinstance(answers, Result) else make_result(text("untouched"))
 
@@ -383,11 +439,15 @@ async def input_required_result_tampered_state(ctx: Any, params: Any) -> Result:
 async def input_required_result_capabilities(ctx: Any, params: Any) -> Result:
     have = ctx.session.client_capabilities or types.ClientCapabilities()
     able = {
-        "greeting": make_sampling_request("Generate a greeting", 50) if have.sampling is not None else None,
+        "greeting": (
+            make_sampling_request("Generate a greeting", 50) if have.sampling is not None else None
+        ),
         "user_name": form("What is your name?", NAME) if have.elicitation is not None else None,
         "client_roots": types.ListRootsRequest() if have.roots is not None else None,
     }
-    answers = await request_input(ctx, params, {key: each for key, each in able.items() if each is not None})
+    answers = await request_input(
+        ctx, params, {key: each for key, each in able.items() if each is not None}
+    )
     return answers if isinstance(answers, Result) else make_result(text("answered"))
 
 
@@ -395,7 +455,9 @@ async def input_required_result_capabilities(ctx: Any, params: Any) -> Result:
 async def missing_capability(ctx: Any, params: Any) -> Result:
     have = ctx.session.client_capabilities
     if have is None or have.sampling is None:
-        raise MCPError(MISSING_CAPABILITY, "this needs sampling", {"requiredCapabilities": {"sampling": {}}})
+        raise MCPError(
+            MISSING_CAPABILITY, "this needs sampling", {"requiredCapabilities": {"sampling": {}}}
+        )
     return await input_required_result_sampling(ctx, params)
 
 
@@ -408,7 +470,9 @@ async def streaming_elicitation(ctx: Any, params: Any) -> Result:
 @tool("It gets one more tool, or one less")
 async def trigger_tool_change(ctx: Any, _params: Any) -> Result:
     if TOOLS.pop("test_came_later", None) is None:
-        came = types.Tool(name="test_came_later", description="It came later", input_schema=NO_ARGUMENTS)
+        came = types.Tool(
+            name="test_came_later", description="It came later", input_schema=NO_ARGUMENTS
+        )
         TOOLS["test_came_later"] = (came, simple_text)
     await _changed(ctx, ToolsListChanged(), types.ToolListChangedNotification())
     return make_result(text("changed"))
@@ -417,7 +481,9 @@ async def trigger_tool_change(ctx: Any, _params: Any) -> Result:
 @tool("It gets one more prompt, or one less")
 async def trigger_prompt_change(ctx: Any, _params: Any) -> Result:
     if PROMPTS.pop("test_came_later", None) is None:
-        PROMPTS["test_came_later"] = types.Prompt(name="test_came_later", description="It came later")
+        PROMPTS["test_came_later"] = types.Prompt(
+            name="test_came_later", description="It came later"
+        )
     await _changed(ctx, PromptsListChanged(), types.PromptListChangedNotification())
     return make_result(text("changed"))
 
@@ -486,11 +552,17 @@ async def headers(_ctx: Any, params: types.CallToolRequestParams) -> Result:
 
 @tool("Everything that a result can carry")
 async def rich(ctx: Any, _params: Any) -> Result:
-    link = types.ResourceLink(type="resource_link", uri="test://static-text", name="linked", mime_type="text/plain")
-    noted = text("noted").model_copy(update={"annotations": types.Annotations(audience=["user"], priority=0.5)})
+    link = types.ResourceLink(
+        type="resource_link", uri="test://static-text", name="linked", mime_type="text/plain"
+    )
+    noted = text("noted").model_copy(
+        update={"annotations": types.Annotations(audience=["user"], priority=0.5)}
+    )
     trace = {key: value for key, value in (ctx.meta or {}).items() if key == "traceparent"}
     return types.CallToolResult(
-        content=[noted, link], structured_content={"answer": 42, "none": None}, _meta={"vendor/mark": "kept", **trace}
+        content=[noted, link],
+        structured_content={"answer": 42, "none": None},
+        _meta={"vendor/mark": "kept", **trace},
     )
 
 
@@ -523,7 +595,7 @@ async def call_tool(ctx: Any, params: types.CallToolRequestParams) -> Result:
     return await TOOLS[params.name][1](ctx, params)
 
 
-# --- resources -----------------------------------------------------------------------------------------------------
+# --- resources ------------------------------------------------------------------------------------
 
 RESOURCES = {
     "test://static-text": ("text/plain", "This is the content of the static text resource."),
@@ -535,7 +607,9 @@ SUBSCRIBED: set[str] = set()
 
 async def list_resources(_ctx: Any, _params: Any) -> types.ListResourcesResult:
     listed = [
-        types.Resource(uri=uri, name=uri.removeprefix("test://"), description="For tests", mime_type=mime_type)
+        types.Resource(
+            uri=uri, name=uri.removeprefix("test://"), description="For tests", mime_type=mime_type
+        )
         for uri, mime_type in [
             *((uri, kind) for uri, (kind, _) in RESOURCES.items()),
             ("test://static-binary", "image/png"),
@@ -545,11 +619,15 @@ async def list_resources(_ctx: Any, _params: Any) -> types.ListResourcesResult:
 
 
 async def list_templates(_ctx: Any, _params: Any) -> types.ListResourceTemplatesResult:
-    template = types.ResourceTemplate(uri_template=TEMPLATE, name="template", description="For tests")
+    template = types.ResourceTemplate(
+        uri_template=TEMPLATE, name="template", description="For tests"
+    )
     return types.ListResourceTemplatesResult(resource_templates=[template])
 
 
-async def read_resource(_ctx: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+async def read_resource(
+    _ctx: Any, params: types.ReadResourceRequestParams
+) -> types.ReadResourceResult:
     uri = params.uri
     number = uri.removeprefix("test://template/").removesuffix("/data")
     if uri == "test://static-binary":
@@ -562,7 +640,9 @@ async def read_resource(_ctx: Any, params: types.ReadResourceRequestParams) -> t
         mime_type, value = RESOURCES[uri]
     else:
         raise MCPError(types.INVALID_PARAMS, "Resource not found", {"uri": uri})
-    return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=value)])
+    return types.ReadResourceResult(
+        contents=[types.TextResourceContents(uri=uri, mime_type=mime_type, text=value)]
+    )
 
 
 async def subscribe(_ctx: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
@@ -575,11 +655,14 @@ async def unsubscribe(_ctx: Any, params: types.UnsubscribeRequestParams) -> type
     return types.EmptyResult()
 
 
-# --- prompts -------------------------------------------------------------------------------------------------------
+# --- prompts --------------------------------------------------------------------------------------
 
 
 def _prompt(name: str, **arguments: str) -> types.Prompt:
-    requested = [types.PromptArgument(name=each, description=about, required=True) for each, about in arguments.items()]
+    requested = [
+        types.PromptArgument(name=each, description=about, required=True)
+        for each, about in arguments.items()
+    ]
     return types.Prompt(name=name, description="For tests", arguments=requested)
 
 
@@ -587,7 +670,9 @@ PROMPTS = {
     prompt.name: prompt
     for prompt in (
         _prompt("test_simple_prompt"),
-        _prompt("test_prompt_with_arguments", arg1="First test argument", arg2="Second test argument"),
+        _prompt(
+            "test_prompt_with_arguments", arg1="First test argument", arg2="Second test argument"
+        ),
         _prompt("test_prompt_with_embedded_resource", resourceUri="URI of the resource to embed"),
         _prompt("test_prompt_with_image"),
         _prompt("test_input_required_result_prompt"),
@@ -607,10 +692,15 @@ async def get_prompt(
         case "test_simple_prompt":
             content: list[Any] = [text("This is a simple prompt for testing.")]
         case "test_prompt_with_arguments":
-            content = [text(f"Prompt with arguments: arg1='{answers['arg1']}', arg2='{answers['arg2']}'")]
+            content = [
+                text(f"Prompt with arguments: arg1='{answers['arg1']}', arg2='{answers['arg2']}'")
+            ]
         case "test_prompt_with_embedded_resource":
             value = "Embedded resource content for testing."
-            content = [embedded(answers["resourceUri"], value), text("Please process the embedded resource above.")]
+            content = [
+                embedded(answers["resourceUri"], value),
+                text("Please process the embedded resource above."),
+            ]
         case "test_prompt_with_image":
             content = [image(), text("Please analyze the image above.")]
         case "test_input_required_result_prompt":
@@ -618,22 +708,32 @@ async def get_prompt(
             answers = await request_input(ctx, params, {"user_context": question})
             if isinstance(answers, types.InputRequiredResult):
                 return answers
-            content = [text(f"In the context of {(answers['user_context'].content or {}).get('context')}")]
+            content = [
+                text(f"In the context of {(answers['user_context'].content or {}).get('context')}")
+            ]
         case name:
             raise MCPError(types.INVALID_PARAMS, f"there is no prompt {name}")
-    return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=each) for each in content])
+    return types.GetPromptResult(
+        messages=[types.PromptMessage(role="user", content=each) for each in content]
+    )
 
 
 async def complete(_ctx: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
-    values = [word for word in ("paris", "park", "party", "rome") if word.startswith(params.argument.value)]
-    return types.CompleteResult(completion=types.Completion(values=values, total=len(values), has_more=False))
+    values = [
+        word
+        for word in ("paris", "park", "party", "rome")
+        if word.startswith(params.argument.value)
+    ]
+    return types.CompleteResult(
+        completion=types.Completion(values=values, total=len(values), has_more=False)
+    )
 
 
 async def set_level(_ctx: Any, _params: Any) -> types.EmptyResult:
     return types.EmptyResult()
 
 
-# --- the server ----------------------------------------------------------------------------------------------------
+# --- the server -----------------------------------------------------------------------------------
 
 BUS = InMemorySubscriptionBus()
 

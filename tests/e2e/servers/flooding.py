@@ -1,6 +1,7 @@
 """An upstream server that sends oversized responses. The argument `kind` names the flood.
 
-It serves MCP over stdio, or over HTTP if a port is passed: `flooding.py 0` prints the port that it has chosen.
+It serves MCP over stdio, or over HTTP if a port is passed: `flooding.py 0` prints the port that it
+has chosen.
 """
 
 import gzip
@@ -12,7 +13,11 @@ from typing import Any
 TOOL = {
     "name": "flood",
     "description": "Answer with a flood.",
-    "inputSchema": {"type": "object", "properties": {"kind": {"type": "string"}}, "required": ["kind"]},
+    "inputSchema": {
+        "type": "object",
+        "properties": {"kind": {"type": "string"}},
+        "required": ["kind"],
+    },
 }
 LISTS = ",".join(["[]"] * 300_000)
 BLOCK = '{"type":"text","text":""}'
@@ -27,10 +32,14 @@ RESULTS: dict[str, str] = {
     "large": _content("x" * (9 << 20)),
     "escapes": _content("\n" * (5 << 20)),
     "values": f'{{"content":[],"structuredContent":{{"a":[{LISTS}]}}}}',
-    "keys": f'{{"content":[],"structuredContent":{{{",".join(f"{chr(34)}{n}{chr(34)}:0" for n in range(300_000))}}}}}',
+    "keys": (
+        f'{{"content":[],"structuredContent":{{{",".join(f"{chr(34)}{n}{chr(34)}:0" for n in range(300_000))}}}}}'
+    ),
     "blocks": f'{{"content":[{",".join([BLOCK] * 30_000)}]}}',
     "deep": f'{{"content":[],"structuredContent":{{"a":{"[" * 250_000}{"]" * 250_000}}}}}',
-    "deeper than parsers go": f'{{"content":[],"structuredContent":{{"a":{"[" * 5000}{"]" * 5000}}}}}',
+    "deeper than parsers go": (
+        f'{{"content":[],"structuredContent":{{"a":{"[" * 5000}{"]" * 5000}}}}}'
+    ),
     "quotes": f'{{"content":[{chr(34) * 1_000_000}]}}',
     "text": _content("x" * (5 << 20)),
     "json": _content(json.dumps([{"id": n, "name": "x"} for n in range(200_000)])),
@@ -48,7 +57,11 @@ def build_lines(kind: str, ident: Any) -> list[str]:
         return [json.dumps({"jsonrpc": "2.0", "result": {"x": "y" * (9 << 20)}})]
     if kind == "id last":
         return [f'{{"result":{RESULTS[kind]},"jsonrpc":"2.0","id":{json.dumps(ident)}}}']
-    log = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}
+    log = {
+        "jsonrpc": "2.0",
+        "method": "notifications/message",
+        "params": {"level": "info", "data": "x"},
+    }
     noise = ["not JSON", json.dumps(log), "[]"] * 1000 if kind == "noise" else []
     if kind == "large noise":
         noise = [json.dumps({**log, "params": {"level": "info", "data": "y" * (9 << 20)}})]
@@ -60,11 +73,17 @@ def respond(message: dict[str, Any]) -> list[str]:
         case "initialize":
             version = message["params"]["protocolVersion"]
             info = {"name": "flooding", "version": "1"}
-            result: Any = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+            result: Any = {
+                "protocolVersion": version,
+                "capabilities": {"tools": {}},
+                "serverInfo": info,
+            }
         case "tools/list":
             result = {"tools": [TOOL]}
         case "tools/call":
-            return build_lines(message["params"]["arguments"]["kind"].partition(":")[2], message["id"])
+            return build_lines(
+                message["params"]["arguments"]["kind"].partition(":")[2], message["id"]
+            )
         case _:
             error = {"code": -32601, "message": "Method not found"}
             return [json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error})]
@@ -79,14 +98,23 @@ class Handler(BaseHTTPRequestHandler):
         if "id" not in message:
             self._send(202, "application/json", b"")
             return
-        encoding = message.get("params", {}).get("arguments", {}).get("kind", "json:").partition(":")[0]
+        encoding = (
+            message.get("params", {}).get("arguments", {}).get("kind", "json:").partition(":")[0]
+        )
         lines = respond(message)
         if encoding == "events":
             self._send(
-                200, "text/event-stream", b"".join(f"event: message\ndata: {line}\n\n".encode() for line in lines)
+                200,
+                "text/event-stream",
+                b"".join(f"event: message\ndata: {line}\n\n".encode() for line in lines),
             )
         elif encoding == "gzip":
-            self._send(200, "application/json", gzip.compress(lines[-1].encode()), ("content-encoding", "gzip"))
+            self._send(
+                200,
+                "application/json",
+                gzip.compress(lines[-1].encode()),
+                ("content-encoding", "gzip"),
+            )
         else:
             self._send(200, "application/json", lines[-1].encode())
 

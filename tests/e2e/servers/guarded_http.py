@@ -29,5 +29,8 @@ def require_header(app: Any) -> Any:
 
 if __name__ == "__main__":
     uvicorn.run(
-        require_header(server.streamable_http_app()), host="127.0.0.1", port=int(sys.argv[1]), log_level="error"
+        require_header(server.streamable_http_app()),
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        log_level="error",
     )

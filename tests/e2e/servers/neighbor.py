@@ -1,4 +1,6 @@
-"""A server over raw lines that says which process it is, and answers calls when another call says so."""
+"""A server over raw lines that says which process it is, and answers calls when another call says
+so.
+"""
 
 import json
 import os
@@ -7,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}}
-TOOLS = [{"name": name, "inputSchema": TEXT} for name in ("facts", "wait", "finish", "crash", "ask", "add")]
+TOOLS = [
+    {"name": name, "inputSchema": TEXT}
+    for name in ("facts", "wait", "finish", "crash", "ask", "add")
+]
 waiting: dict[str, Any] = {}  # id of a call by its text
 cancelled: list[str] = []
 state = {"level": ""}
@@ -26,12 +31,19 @@ def answer(call: Any, value: Any) -> None:
 def call_tool(call: Any, name: str, text: str, meta: dict[str, Any]) -> None:
     match name:
         case "facts":
-            facts = {"pid": os.getpid(), "directory": str(Path.cwd()), "variable": os.environ.get("VARIABLE")}
+            facts = {
+                "pid": os.getpid(),
+                "directory": str(Path.cwd()),
+                "variable": os.environ.get("VARIABLE"),
+            }
             answer(call, {**facts, **state, "cancelled": cancelled})
         case "wait":
             waiting[text] = call
             if (token := meta.get("progressToken")) is not None:
-                send(method="notifications/progress", params={"progressToken": token, "progress": 1, "message": text})
+                send(
+                    method="notifications/progress",
+                    params={"progressToken": token, "progress": 1, "message": text},
+                )
         case "finish":
             answer(waiting.pop(text), text)
             answer(call, "done")
@@ -58,11 +70,23 @@ def handle(message: dict[str, Any]) -> None:
             capabilities = {"tools": {"listChanged": True}, "logging": {}}
             info = {"name": "neighbor", "version": "1"}
             version = params["protocolVersion"]
-            send(id=ident, result={"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
+            send(
+                id=ident,
+                result={
+                    "protocolVersion": version,
+                    "capabilities": capabilities,
+                    "serverInfo": info,
+                },
+            )
         case "tools/list":
             send(id=ident, result={"tools": TOOLS})
         case "tools/call":
-            call_tool(ident, params["name"], (params.get("arguments") or {}).get("text", ""), params.get("_meta") or {})
+            call_tool(
+                ident,
+                params["name"],
+                (params.get("arguments") or {}).get("text", ""),
+                params.get("_meta") or {},
+            )
         case "logging/setLevel":
             state["level"] = params["level"]
             send(id=ident, result={})

@@ -1,4 +1,6 @@
-"""An upstream server that sends a lot beside its results: progress, log messages, questions and standard error."""
+"""An upstream server that sends a lot beside its results: progress, log messages, questions and
+standard error.
+"""
 
 import json
 import os
@@ -24,7 +26,9 @@ def answer(ident: Any, text: str) -> None:
 
 def report(token: Any, count: int, message: str) -> None:
     for number in range(1, count + 1):
-        send(method=PROGRESS, params={"progressToken": token, "progress": number, "message": message})
+        send(
+            method=PROGRESS, params={"progressToken": token, "progress": number, "message": message}
+        )
 
 
 def log(count: int, data: str) -> None:
@@ -46,7 +50,10 @@ FLOODS: dict[str, Callable[[Any], None]] = {
     "a line": lambda _token: print_output(b"%2525" * 20_000),
 }
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "a form": ("%2525" * 1_000_000, {f"f{n}": {"type": "string", "pattern": "(a|a)*b"} for n in range(20_000)}),
+    "a form": (
+        "%2525" * 1_000_000,
+        {f"f{n}": {"type": "string", "pattern": "(a|a)*b"} for n in range(20_000)},
+    ),
     "a pattern": ("?", {"x": {"type": "string", "pattern": "^(a|a)*(?=x)$"}}),
 }
 
@@ -63,7 +70,11 @@ def call(ident: Any, kind: str, token: Any) -> None:
 
 def ask(ident: Any, message: str, schema: Any) -> None:
     waiting.append(ident)
-    send(id="question", method="elicitation/create", params={"message": message, "requestedSchema": schema})
+    send(
+        id="question",
+        method="elicitation/create",
+        params={"message": message, "requestedSchema": schema},
+    )
 
 
 def handle(message: dict[str, Any]) -> None:
@@ -76,14 +87,26 @@ def handle(message: dict[str, Any]) -> None:
             info = {"name": "noisy", "version": "1"}
             capabilities: dict[str, Any] = {"tools": {}, "logging": {}}
             version = params["protocolVersion"]
-            send(id=ident, result={"protocolVersion": version, "capabilities": capabilities, "serverInfo": info})
+            send(
+                id=ident,
+                result={
+                    "protocolVersion": version,
+                    "capabilities": capabilities,
+                    "serverInfo": info,
+                },
+            )
         case "tools/list":
             send(id=ident, result={"tools": [{"name": "send", "inputSchema": KINDS}]})
         case "tools/call":
-            call(ident, params["arguments"]["kind"], (params.get("_meta") or {}).get("progressToken"))
+            call(
+                ident, params["arguments"]["kind"], (params.get("_meta") or {}).get("progressToken")
+            )
         case method if ident is not None:
             is_known = method == "logging/setLevel"
-            send(id=ident, **({"result": {}} if is_known else {"error": {"code": -32601, "message": "?"}}))
+            send(
+                id=ident,
+                **({"result": {}} if is_known else {"error": {"code": -32601, "message": "?"}}),
+            )
 
 
 if __name__ == "__main__":

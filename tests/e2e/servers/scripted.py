@@ -1,4 +1,7 @@
-"""An upstream server over stdio. A JSON file has its tools and results: `{name: {"tool": {}, "result": {}}}`."""
+"""An upstream server over stdio.
+
+A JSON file has its tools and results: `{name: {"tool": {}, "result": {}}}`.
+"""
 
 import json
 import sys
@@ -16,7 +19,11 @@ def respond(message: dict[str, Any]) -> dict[str, Any]:
             result: Any = {"capabilities": {"tools": {}}, "serverInfo": info}
             return {"result": {**result, "protocolVersion": params["protocolVersion"]}}
         case "tools/list":
-            return {"result": {"tools": [{"name": name, **part["tool"]} for name, part in SCRIPT.items()]}}
+            return {
+                "result": {
+                    "tools": [{"name": name, **part["tool"]} for name, part in SCRIPT.items()]
+                }
+            }
         case "tools/call":
             return {"result": SCRIPT[params["name"]]["result"]}
         case "ping":
@@ -27,5 +34,7 @@ def respond(message: dict[str, Any]) -> dict[str, Any]:
 for line in sys.stdin:
     request = json.loads(line)
     if "id" in request:
-        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **respond(request)}) + "\n")
+        sys.stdout.write(
+            json.dumps({"jsonrpc": "2.0", "id": request["id"], **respond(request)}) + "\n"
+        )
         sys.stdout.flush()

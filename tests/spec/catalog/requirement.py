@@ -1,6 +1,7 @@
 """Requirements, and their construction from the tables in this package.
 
-A table maps a requirement to its scenarios, and a scenario to a title: `{"fence": {"no-fences": "…"}}`.
+A table maps a requirement to its scenarios, and a scenario to a title: `{"fence": {"no-fences":
+"…"}}`.
 """
 
 from collections.abc import Mapping

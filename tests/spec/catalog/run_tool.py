@@ -51,21 +51,27 @@ TABLE: Table = {
         "fence-processing-isolation": "Fences are the business of fence_processor",
         "tool-loading-isolation": "Finding and caching tools is the business of tool_loader",
         "pack-proxy-isolation": "Objects for dot notation are the business of pack_proxy",
-        "runner-focused-on-orchestration": "The runner orders the steps and imports each from its module",
+        "runner-focused-on-orchestration": (
+            "The runner orders the steps and imports each from its module"
+        ),
     },
     "prefix": {
         "exact-parameter-match": "A full parameter name is passed on",
         "single-prefix-match": "A beginning that fits one parameter means that parameter",
         "multiple-prefix-matches-with-first-wins": "A beginning that fits several means the first",
         "partial-prefix-match": "A longer beginning tells similar parameters apart",
-        "no-match-passthrough": "A name that fits nothing raises the normal error for an unknown parameter",
+        "no-match-passthrough": (
+            "A name that fits nothing raises the normal error for an unknown parameter"
+        ),
         "mixed-exact-and-prefix-parameters": "Full and abbreviated names may stand side by side",
     },
     "prefix-scope": {
         "internal-tool-prefix-matching": "Abbreviations work for tools in the server's process",
         "ot-pack-tool-prefix-matching": "Abbreviations work for the functions of the ot pack",
         "extension-tool-prefix-matching": "Abbreviations work for extension tools in workers",
-        "mcp-proxy-tool-prefix-matching": "Abbreviations work for proxied tools, by their input schema",
+        "mcp-proxy-tool-prefix-matching": (
+            "Abbreviations work for proxied tools, by their input schema"
+        ),
     },
     "format": {
         "default-format-compact-json": "Without __format__ data is JSON without white space",
@@ -94,7 +100,9 @@ TABLE: Table = {
     "large-output": {
         "output-below-threshold": "A result under the limit is shown whole",
         "output-exceeds-threshold": "A result over the limit is stored and a summary is shown",
-        "summary-response-format": "The summary has handle, sizes, words, preview and the next query",
+        "summary-response-format": (
+            "The summary has handle, sizes, words, preview and the next query"
+        ),
         "content-file-created": "The content lies in result-{guid}.txt",
         "meta-file-created": "The facts about it lie in result-{guid}.meta.json",
     },

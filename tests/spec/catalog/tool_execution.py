@@ -14,18 +14,26 @@ TABLE: Table = {
         "toml-parsing-compliance": "The header is read as TOML; a broken one counts as none",
     },
     "internal": {
-        "internal-tool-detection": "A shipped file without a PEP 723 header runs in the server's process",
-        "internal-tool-has-onetool-access": "A shipped tool reaches registry and configuration directly",
+        "internal-tool-detection": (
+            "A shipped file without a PEP 723 header runs in the server's process"
+        ),
+        "internal-tool-has-onetool-access": (
+            "A shipped tool reaches registry and configuration directly"
+        ),
         "internal-tool-dependencies": "What shipped tools need is declared in pyproject.toml",
     },
     "location": {
         "project-extension-discovery": "Extension files of the project are found",
-        "global-extension-discovery": "Extension files of the user are found, and the project's win",
+        "global-extension-discovery": (
+            "Extension files of the user are found, and the project's win"
+        ),
     },
     "type": {
         "internal-tool-identification": "Shipped and without a header means in process",
         "extension-tool-identification": "An extension file with a header runs in a worker",
-        "invalid-extension-without-pep-723": "An extension file without a header is loaded all the same",
+        "invalid-extension-without-pep-723": (
+            "An extension file without a header is loaded all the same"
+        ),
     },
 }
 

@@ -1,7 +1,8 @@
-"""Specification 5, tool bus, permissions, sandbox and built-in tools, as read by section 5 of the reading.
+"""Specification 5, tool bus, permissions, sandbox and built-in tools, as read by section 5 of the
+reading.
 
-The document has no named scenarios, so the names are ours. Requirements of all transports that the bus fulfills
-(binding, defaults, one kind of error) are included.
+The document has no named scenarios, so the names are ours. Requirements of all transports that the
+bus fulfills (binding, defaults, one kind of error) are included.
 """
 
 from .requirement import Table, list_requirements
@@ -10,12 +11,16 @@ TABLE: Table = {
     "contract": {
         "decorated-function": "A function under @tool is a tool",
         "object": "An object with name, permissions and call(params, context) is a tool",
-        "optional-parts": "validate_params and param_schema may be left out, and then check nothing",
+        "optional-parts": (
+            "validate_params and param_schema may be left out, and then check nothing"
+        ),
         "names": "A name is pack.tool, or bare",
         "returned-value": "What the tool returns is the value",
         "returned-result": "A Result that the tool returns is taken as it is",
         "raised-error": "A ToolError that the tool raises is its failure",
-        "returned-tuple": "An object may return (ok, value) or (error, reason); a function returns data",
+        "returned-tuple": (
+            "An object may return (ok, value) or (error, reason); a function returns data"
+        ),
     },
     "register": {
         "listed-afterwards": "A registered tool is listed and can be called",
@@ -43,7 +48,9 @@ TABLE: Table = {
         "refused-before-it-runs": "Permissions and parameters are checked before the tool runs",
     },
     "validation": {
-        "schema": "Parameters that do not fit the schema are a validation_error that names the field",
+        "schema": (
+            "Parameters that do not fit the schema are a validation_error that names the field"
+        ),
         "own-validator": "validate_params may refuse, and its words are the message",
     },
     "bind": {
@@ -92,14 +99,18 @@ TABLE: Table = {
     "agent": {
         "from-files": "Agents are read from the agents folder",
         "from-configuration": "Agents are read from the configuration",
-        "permissions-in-two-places": "Permissions stand at the top or under budgets; a conflict is an error",
+        "permissions-in-two-places": (
+            "Permissions stand at the top or under budgets; a conflict is an error"
+        ),
         "tools-narrow": "The list of tools narrows what an agent may call and never widens it",
         "by-client-name": "A connection gets the agent that names its client, else default",
         "by-token": "A connection with a token gets the agent of that token",
     },
     "tool-config": {
         "reaches-the-tool": "A tool finds its part of tool_config in the context",
-        "reaches-extensions": "A tool in a worker finds its part of tool_config in the context, as the example does",
+        "reaches-extensions": (
+            "A tool in a worker finds its part of tool_config in the context, as the example does"
+        ),
         "precedence": "Parameters of the call beat tool_config, which beats the default",
         "limits-only-tighten": "A call may lower a configured limit and never raise it",
     },
@@ -135,7 +146,10 @@ TABLE: Table = {
     "grep": {
         "result": "Matches have file, line and content, with total and time, and it needs read",
         "default-path": "Without a path it searches the working folder",
-        "limit": "More than max_results, 1000 by default, are cut and reported as truncated; the total counts all",
+        "limit": (
+            "More than max_results, 1000 by default, are cut and reported as truncated; the total"
+            " counts all"
+        ),
         "timeout": "At its timeout the whole process group is killed",
         "case": "Case counts unless switched off",
         "pattern-is-no-option": "No pattern can act as an option of the program",
@@ -174,7 +188,9 @@ TABLE: Table = {
         "warns-once": "At 80 % there is one warning",
         "refuses": "At 100 % the next call is refused as budget_exceeded",
         "no-overspending": "Calls side by side never overspend time or calls",
-        "crossing-call": "The call that crosses a token or cost limit is charged and its result withheld",
+        "crossing-call": (
+            "The call that crosses a token or cost limit is charged and its result withheld"
+        ),
         "cost": "A call costs what the configuration of its pack says",
     },
 }

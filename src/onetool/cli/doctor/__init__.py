@@ -15,7 +15,9 @@ JSON = "print the findings as JSON"
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--fix", action="store_true", help="make the fixes that are safe: create directories, rename damaged caches"
+        "--fix",
+        action="store_true",
+        help="make the fixes that are safe: create directories, rename damaged caches",
     )
 
 
@@ -38,7 +40,12 @@ def _summarize(problems: Sequence[Problem]) -> str:
     counts = {level: sum(each.level == level for each in problems) for level in (PROBLEM, WARNING)}
     parts = [pluralize(count, level) for level, count in counts.items() if count]
     if any(each.fix for each in problems):
-        return f"{' and '.join(parts)}. Apply the suggested fixes, some of them with: onetool doctor --fix"
+        return (
+            f"{' and '.join(parts)}. Apply the suggested fixes, some of them with: onetool doctor"
+            " --fix"
+        )
     return (
-        f"{' and '.join(parts)}. Apply the suggested fixes, then run: onetool doctor" if parts else "No problems found."
+        f"{' and '.join(parts)}. Apply the suggested fixes, then run: onetool doctor"
+        if parts
+        else "No problems found."
     )

@@ -1,4 +1,5 @@
-"""Starts every upstream server, every extension pack and one run, then performs the checks of `onetool.sources.checks`.
+"""Starts every upstream server, every extension pack and one run, then performs the checks of
+`onetool.sources.checks`.
 
 Without `--fix`, nothing is repaired: damaged files stay as they are. Calls are not counted.
 """
@@ -40,17 +41,25 @@ CHECK = "sum(range(10))"
 
 
 async def run_all_checks(config: Path | None, *, makes_fixes: bool) -> list[Problem]:
-    """Return each problem once, without secrets, and the checks that passed. Make the fixes that are safe first."""
+    """Return each problem once, without secrets, and the checks that passed.
+
+    Make the fixes that are safe first.
+    """
     directories = find_directories(os.environ, Path.cwd(), config, Path.home())
     read = await run_in_thread(examine, directories, os.environ)
     if directories.config_file is not None and not directories.config_file.parent.is_dir():
         # A mistyped --config must not create a directory.
         read = replace(
-            read, loaded=replace(read.loaded, directories=Directories(directories.working_dir, directories.user))
+            read,
+            loaded=replace(
+                read.loaded, directories=Directories(directories.working_dir, directories.user)
+            ),
         )
     ignored = await run_in_thread(_check_ignored_project, directories, read.loaded)
     with Progress("running checks") as progress:
-        async with OneTool(read=lambda: _shorten_timeouts(read.loaded), examine=lambda: read) as app:
+        async with OneTool(
+            read=lambda: _shorten_timeouts(read.loaded), examine=lambda: read
+        ) as app:
             problems = [*await _examine(app, read, progress), *ignored]
             return await _make_fixes(app, problems) if makes_fixes else problems
 
@@ -71,15 +80,23 @@ def _check_ignored_project(directories: Directories, loaded: Loaded) -> list[Pro
     """Return the errors in the settings of a project that is not trusted."""
     if directories.project is None or loaded.directories.project is not None:
         return []
-    return [each for each in find_errors(directories, directories.project) if each not in loaded.problems]
+    return [
+        each
+        for each in find_errors(directories, directories.project)
+        if each not in loaded.problems
+    ]
 
 
 def _shorten_timeouts(loaded: Loaded) -> Loaded:
     """Shorten the start timeout of workers and disable statistics. Servers keep their timeouts."""
     given = loaded.settings
-    workers = given.workers.model_copy(update={"start_timeout": min(given.workers.start_timeout, WORKER_SECONDS)})
+    workers = given.workers.model_copy(
+        update={"start_timeout": min(given.workers.start_timeout, WORKER_SECONDS)}
+    )
     stats = given.stats.model_copy(update={"enabled": False})
-    return replace(loaded, settings=given.model_copy(update={"workers": workers, "stats": stats}), problems=())
+    return replace(
+        loaded, settings=given.model_copy(update={"workers": workers, "stats": stats}), problems=()
+    )
 
 
 async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Problem]:
@@ -103,8 +120,12 @@ async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Pro
 
 async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> list[Problem]:
     """Start each extension pack. `onetool.sources.checks` reports failures."""
-    packs = {tool.pack: tool.backend for tool in app.registry if isinstance(tool.backend, WorkerBackend)}
-    startable = {name: pack for name, pack in packs.items() if has_uv() or pack.extension.header is None}
+    packs = {
+        tool.pack: tool.backend for tool in app.registry if isinstance(tool.backend, WorkerBackend)
+    }
+    startable = {
+        name: pack for name, pack in packs.items() if has_uv() or pack.extension.header is None
+    }
 
     async def start(name: str, pack: WorkerBackend) -> Problem | None:
         try:
@@ -117,15 +138,26 @@ async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> 
             hint = "run `onetool doctor` again: uv resumes the installation"
             return Problem(what, hint, Location(str(file)), level=WARNING)
         origin = f" of the package {pack.extension.package}" if pack.extension.package else ""
-        return Problem(f"extension pack {name}{origin} starts", level=OK) if pack.state == RUNNING else None
+        return (
+            Problem(f"extension pack {name}{origin} starts", level=OK)
+            if pack.state == RUNNING
+            else None
+        )
 
     if startable:
         report_progress(f"starting {', '.join(startable)}")
-    return [found for found in await asyncio.gather(*(start(*each) for each in startable.items())) if found]
+    return [
+        found
+        for found in await asyncio.gather(*(start(*each) for each in startable.items()))
+        if found
+    ]
 
 
 async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -> list[Problem]:
-    """Start each server, as many at a time as there are cores. `onetool.sources.checks` reports failures."""
+    """Start each server, as many at a time as there are cores.
+
+    `onetool.sources.checks` reports failures.
+    """
     names = [name for name, server in app.settings.servers.items() if server.enabled]
     slots = asyncio.Semaphore(os.cpu_count() or 1)
     waiting = list[str]()
@@ -150,16 +182,22 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
                 waiting.remove(name)
                 done.append(name)
                 report()
-        return Problem(f"server {name} responds: {pluralize(len(upstream.tools.definitions), 'tool')}", level=OK)
+        return Problem(
+            f"server {name} responds: {pluralize(len(upstream.tools.definitions), 'tool')}",
+            level=OK,
+        )
 
     return [found for found in await asyncio.gather(*map(ask, names)) if found]
 
 
-# --- signing in -------------------------------------------------------------------------------------------------------
+# --- signing in -----------------------------------------------------------------------------------
 
 
 async def _trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Problem:
-    """Return the discovery steps, with the failing step and its reason. `onetool.sources.checks` reports the error."""
+    """Return the discovery steps, with the failing step and its reason.
+
+    `onetool.sources.checks` reports the error.
+    """
     target = make_server_target(name, app.settings.servers[name])
     if target is None:
         return Problem(error.message, error.hint)
@@ -168,7 +206,11 @@ async def _trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Prob
         found = await app.sign_ins.discover(target, on_step=steps.append)
     except ToolError as failure:
         lines = [f"server {name}: its authorization server cannot be used", *steps, failure.message]
-        return Problem("\n".join(lines), failure.hint or "report it to the operator of the server", level=PROBLEM)
+        return Problem(
+            "\n".join(lines),
+            failure.hint or "report it to the operator of the server",
+            level=PROBLEM,
+        )
     client = _describe_client(app, name, found.server)
     scope = f"scope to request: {found.scope or 'none'}"
     lines = [f"server {name}: the authorization server was found", *steps, client, scope]
@@ -179,25 +221,34 @@ def _describe_client(app: OneTool, name: str, server: "ServerMetadata") -> str:
     auth = app.settings.servers[name].auth
     if auth is not None and auth.client_id:
         return "client: client_id of the settings"
-    if server.client_id_metadata_document_supported and app.sign_ins.build_client_document() is not None:
+    if (
+        server.client_id_metadata_document_supported
+        and app.sign_ins.build_client_document() is not None
+    ):
         return "client: the metadata document of this server (public_url)"
     if server.registration_endpoint is not None:
         return f"client: registered at {server.registration_endpoint}"
     return f"client: registration_endpoint is missing; set servers.{name}.auth.client_id"
 
 
-# --- the machine ------------------------------------------------------------------------------------------------------
+# --- the machine ----------------------------------------------------------------------------------
 
 
 def _check_machine(app: OneTool) -> Iterator[Problem]:
     system = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
     yield Problem(f"onetool {__version__} on {system}", level=OK)
     yield Problem(f"mcp {importlib.metadata.version('mcp')}", level=OK)
-    packs = (tool.backend.extension for tool in app.registry if isinstance(tool.backend, WorkerBackend))
+    packs = (
+        tool.backend.extension for tool in app.registry if isinstance(tool.backend, WorkerBackend)
+    )
     if not has_uv() and all(
         extension.header is None for extension in packs
     ):  # else `onetool.sources.checks` reports it
-        yield Problem("uv is not installed; extension packs with dependencies require it", INSTALL_UV, level=WARNING)
+        yield Problem(
+            "uv is not installed; extension packs with dependencies require it",
+            INSTALL_UV,
+            level=WARNING,
+        )
     yield Problem(pluralize(len(app.registry), "tool"), level=OK)
 
 

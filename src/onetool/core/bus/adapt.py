@@ -1,10 +1,11 @@
 """Conversion of functions and objects to `Tool`.
 
-An object must have `name`, `permissions` and `call(params, context)`, and may have `param_schema`, `effects`,
-`idempotent` and `validate_params(params)`, which raises or returns an error. Each may be an attribute or a method.
+An object must have `name`, `permissions` and `call(params, context)`, and may have `param_schema`,
+`effects`, `idempotent` and `validate_params(params)`, which raises or returns an error. Each may be
+an attribute or a method.
 
-Tools of agent frameworks (LangChain, pydantic-ai, FastMCP and the server of the MCP SDK) are recognized by their
-attributes; none of these packages is imported. They run in this process.
+Tools of agent frameworks (LangChain, pydantic-ai, FastMCP and the server of the MCP SDK) are
+recognized by their attributes; none of these packages is imported. They run in this process.
 """
 
 import inspect
@@ -39,8 +40,10 @@ def as_tool(thing: object, threads: ToolThreads | None = None) -> Tool:
     if missing:
         raise ToolError(
             f"{type(thing).__name__} is not a tool: missing {', '.join(missing)}",
-            hint="register a function, an object with name, permissions and call(params, context), "
-            "or a tool of LangChain, pydantic-ai or FastMCP",
+            hint=(
+                "register a function, an object with name, permissions and call(params, context), "
+                "or a tool of LangChain, pydantic-ai or FastMCP"
+            ),
         )
     return object_tool(thing, threads)
 
@@ -49,11 +52,16 @@ def _instantiate(kind: type) -> object:
     try:
         return kind()
     except TypeError as error:
-        raise ToolError(f"cannot create {kind.__name__} without arguments ({error}); register an instance") from None
+        raise ToolError(
+            f"cannot create {kind.__name__} without arguments ({error}); register an instance"
+        ) from None
 
 
 def function_tool(
-    function: Callable[..., Any], name: str | None = None, threads: ToolThreads | None = None, **overrides: Any
+    function: Callable[..., Any],
+    name: str | None = None,
+    threads: ToolThreads | None = None,
+    **overrides: Any,
 ) -> Tool:
     """Return the tool for a function, with the options of `@tool` if it has them."""
     declaration = get_declaration(function)
@@ -129,7 +137,7 @@ class _ObjectSchema(Schema):
         return checked
 
 
-# --- agent frameworks -----------------------------------------------------------------------------------------------
+# --- agent frameworks -----------------------------------------------------------------------------
 
 
 def framework_tool(thing: Any) -> Tool | None:
@@ -166,7 +174,7 @@ def _context_error(thing: Any, what: str, where: str) -> ToolError:
     return ToolError(message, hint="register a function without that parameter")
 
 
-# --- LangChain and pydantic-ai -------------------------------------------------------------------------------------
+# --- LangChain and pydantic-ai --------------------------------------------------------------------
 
 
 def _read_model_schema(schema: Any) -> JsonObject:
@@ -186,7 +194,7 @@ def _from_pydantic_ai(thing: Any) -> Tool:
     return _make_tool(thing, schema.json_schema, invoke)
 
 
-# --- FastMCP -------------------------------------------------------------------------------------------------------
+# --- FastMCP --------------------------------------------------------------------------------------
 
 
 def _from_mcp(thing: Any) -> Tool:
@@ -206,12 +214,20 @@ def _from_mcp(thing: Any) -> Tool:
 def _read_mcp_result(thing: Any, result: Any) -> Any:
     if not hasattr(result, "content"):  # the value itself
         return result
-    texts = [block.text for block in result.content if isinstance(getattr(block, "text", None), str)]
+    texts = [
+        block.text for block in result.content if isinstance(getattr(block, "text", None), str)
+    ]
     if getattr(result, "is_error", False):
-        return Result(ok=False, error=ToolError("\n".join(texts) or f"{thing.name} failed without a message"))
+        return Result(
+            ok=False, error=ToolError("\n".join(texts) or f"{thing.name} failed without a message")
+        )
     data = getattr(result, "structured_content", None)
     if data is None:
-        return "\n".join(texts) if len(texts) == len(result.content) else [_to_json(block) for block in result.content]
+        return (
+            "\n".join(texts)
+            if len(texts) == len(result.content)
+            else [_to_json(block) for block in result.content]
+        )
     is_wrapped = bool((getattr(thing, "output_schema", None) or {}).get("x-fastmcp-wrap-result"))
     return data["result"] if is_wrapped else data
 

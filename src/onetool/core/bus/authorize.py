@@ -1,4 +1,5 @@
-"""Authorization of calls by the state of the tool and the permissions, tool list and budget of the agent.
+"""Authorization of calls by the state of the tool and the permissions, tool list and budget of the
+agent.
 
 Paths and hosts are checked when they are opened, in `onetool.sources.files` and `onetool.net`.
 """
@@ -21,8 +22,8 @@ def authorize(tool: Tool, args: JsonMapping, context: ToolContext) -> None:
         wanted = ", ".join([*allowed, tool.name])
         setting = f"agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}"
         raise PermissionDenied(
-            f"agent {context.agent_id} may not call {tool.name}: its tools are [{', '.join(allowed)}]. "
-            f"{context.explain_setting(setting, 'tools')}",
+            f"agent {context.agent_id} may not call {tool.name}: its tools are"
+            f" [{', '.join(allowed)}]. {context.explain_setting(setting, 'tools')}",
             tool=tool.name,
             tools=allowed,
         )
@@ -32,7 +33,9 @@ def authorize(tool: Tool, args: JsonMapping, context: ToolContext) -> None:
 
 
 def choose_account(tool: Tool, context: ToolContext) -> ToolContext:
-    """Return the context with the account of the call: the default account of the server if none is named."""
+    """Return the context with the account of the call: the default account of the server if none is
+    named.
+    """
     accounts: tuple[str, ...] = getattr(tool.backend, "accounts", ())
     if context.account in accounts or not (context.account or accounts):
         return context
@@ -53,7 +56,9 @@ def required_permissions(tool: Tool, args: JsonMapping) -> frozenset[Permission]
     """Return the permissions that a call needs; some arguments need more than the tool itself."""
     if not tool.argument_permissions:
         return tool.permissions
-    return tool.permissions.union(*(needed for name, needed in tool.argument_permissions.items() if args.get(name)))
+    return tool.permissions.union(
+        *(needed for name, needed in tool.argument_permissions.items() if args.get(name))
+    )
 
 
 def _check_permissions(tool: Tool, args: JsonMapping, context: ToolContext) -> None:

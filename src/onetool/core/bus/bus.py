@@ -1,6 +1,7 @@
 """The tool bus, through which every call of a tool goes. Start reading at `call_tool`.
 
-There is no middleware and there are no hooks: a new step is one more line in `_run_steps`. Observers subscribe.
+There is no middleware and there are no hooks: a new step is one more line in `_run_steps`.
+Observers subscribe.
 """
 
 import time
@@ -25,7 +26,14 @@ from onetool.core.policy.labels import get_labels
 from onetool.core.registry import Registry
 from onetool.core.threads import ToolThreads, call_blocking, nesting_guard, wait_for
 from onetool.core.tool import Tool
-from onetool.errors import ArgumentError, Cancelled, OutputInvalid, ToolError, ToolTimeout, error_type
+from onetool.errors import (
+    ArgumentError,
+    Cancelled,
+    OutputInvalid,
+    ToolError,
+    ToolTimeout,
+    error_type,
+)
 from onetool.util.context import CallGates, Result, ToolContext, sort_permissions, unfreeze
 from onetool.util.deadline import PausableDeadline
 from onetool.util.raw_json import RawJson
@@ -69,11 +77,19 @@ class ToolBus:
         self._get_cost = get_cost
         self.admit: Admit | None = None
         self._tracing = Tracing(self.events)
-        self.portal: BlockingPortal | None = None  # the event loop of an application that a program opened with `with`
-        self._bound = (ToolContext(), ToolContext())  # the last context without a bus, and the same with this bus
+        self.portal: BlockingPortal | None = (
+            None  # the event loop of an application that a program opened with `with`
+        )
+        self._bound = (
+            ToolContext(),
+            ToolContext(),
+        )  # the last context without a bus, and the same with this bus
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call the listener with the events of every call and run from now on. Return a function that unsubscribes."""
+        """Call the listener with the events of every call and run from now on.
+
+        Return a function that unsubscribes.
+        """
         return self.events.subscribe(listener)
 
     async def call_tool(
@@ -86,10 +102,13 @@ class ToolBus:
         raw: bool = False,
         exact: bool = False,
     ) -> Result:
-        """Resolve, authorize, bind, validate, decide, admit, dispatch, check, record. Errors are in the result.
+        """Resolve, authorize, bind, validate, decide, admit, dispatch, check, record.
 
-        With `raw`, a large value may be a `RawJson`, for callers that pass it to another process. With `exact`, the
-        arguments are validated as they are: names are complete and declared, and strings are not converted.
+        Errors are in the result.
+
+        With `raw`, a large value may be a `RawJson`, for callers that pass it to another process.
+        With `exact`, the arguments are validated as they are: names are complete and declared, and
+        strings are not converted.
         """
         call = _Call(self._bind_context(context), is_exact=exact)
         result = await self._call_observed(name, params or NO_ARGUMENTS, positional, call)
@@ -114,11 +133,15 @@ class ToolBus:
         result: Result = wait_for(partial(self.call_tool, name, params, context))
         return result
 
-    async def _call_observed(self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call) -> Result:
+    async def _call_observed(
+        self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call
+    ) -> Result:
         if not self._tracing.is_decided:
             self._tracing.detect()
         name = name[: MAX_NAME_LENGTH + 1]
-        call_id, redacted_name = self.events.start_call(name, call.context, is_known=name in self.registry)
+        call_id, redacted_name = self.events.start_call(
+            name, call.context, is_known=name in self.registry
+        )
         at = time.time()
         started = time.perf_counter()
         result = CANCELLED
@@ -131,10 +154,14 @@ class ToolBus:
                 failed = result.error
                 error = None if failed is None else error_type(failed)
                 fields = call.tool, call.args, call.is_allowed, result.value, call.admitted
-                event = CallFinished(call_id, redacted_name, call.context, seconds, error, *fields, at, failed)
+                event = CallFinished(
+                    call_id, redacted_name, call.context, seconds, error, *fields, at, failed
+                )
                 self.events.emit(event)
 
-    async def _call_safely(self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call) -> Result:
+    async def _call_safely(
+        self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call
+    ) -> Result:
         gate = None
         result = CANCELLED
         try:
@@ -153,7 +180,9 @@ class ToolBus:
                 gate.close(result.error)
         return result
 
-    async def _run_steps(self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call) -> Result:
+    async def _run_steps(
+        self, name: str, params: JsonMapping, positional: Sequence[Any], call: _Call
+    ) -> Result:
         context = call.context
         name, params = _split_version(name, params)
         tool = call.tool = await self.resolve(name)
@@ -163,7 +192,9 @@ class ToolBus:
         call.is_allowed = None
         configured = context.agent_config.get(tool.name, NO_ARGUMENTS)
         args = call.args = bind(tool, positional, params, configured, is_exact=call.is_exact)
-        args = call.args = await _validate(tool, dict(args), configured, context, is_exact=call.is_exact)
+        args = call.args = await _validate(
+            tool, dict(args), configured, context, is_exact=call.is_exact
+        )
         call.is_allowed = False
         if tool.argument_permissions:
             authorize(tool, args, context)
@@ -171,7 +202,11 @@ class ToolBus:
             args = call.args = dict(await tool.complete(args, context))
         context = call.context = choose_account(tool, context)
         gate = context.run.gate
-        ticket = None if gate is None or isinstance(gate, CallGates) else await gate.decide(tool, args, context)
+        ticket = (
+            None
+            if gate is None or isinstance(gate, CallGates)
+            else await gate.decide(tool, args, context)
+        )
         if ticket is not None and ticket.recorded is not None:
             recorded: Result = ticket.recorded
             return recorded
@@ -218,7 +253,9 @@ class ToolBus:
         if tool is not None and tool.refresh is not None:
             await tool.refresh()
             tool = registry.peek(name)
-        elif tool is None and registry.is_pack(python_name(registry.aliases.get(name, name)).partition(".")[0]):
+        elif tool is None and registry.is_pack(
+            python_name(registry.aliases.get(name, name)).partition(".")[0]
+        ):
             tool = await run_in_thread(registry.get, name)
         if tool is None:
             pack = registry.match_pack(python_name(name).partition(".")[0])
@@ -236,12 +273,18 @@ class ToolBus:
     @overload
     def register_tool(self, thing: ModuleType) -> list[Tool]: ...  # type: ignore[overload-overlap]  # a module has many tools
     @overload
-    def register_tool(self, thing: object, *, name: str = "", permissions: Collection[str] = ()) -> Tool: ...
-    def register_tool(self, thing: object, *, name: str = "", permissions: Collection[str] = ()) -> Tool | list[Tool]:
-        """Register a function (with or without `@tool`), a tool object or class, a module or a `Tool`.
+    def register_tool(
+        self, thing: object, *, name: str = "", permissions: Collection[str] = ()
+    ) -> Tool: ...
+    def register_tool(
+        self, thing: object, *, name: str = "", permissions: Collection[str] = ()
+    ) -> Tool | list[Tool]:
+        """Register a function (with or without `@tool`), a tool object or class, a module or a
+        `Tool`.
 
-        Tools of LangChain, pydantic-ai and FastMCP keep their name, description and schema. `name` and `permissions`
-        replace those of the tool, which a tool of another framework does not declare.
+        Tools of LangChain, pydantic-ai and FastMCP keep their name, description and schema. `name`
+        and `permissions` replace those of the tool, which a tool of another framework does not
+        declare.
         """
         return self.registered.register(thing, name, permissions)
 
@@ -255,7 +298,10 @@ class ToolBus:
         self.registered.remove(self.registry.find(name).name)
 
     def reload_tool(self, name: str) -> Tool:
-        """Reload a tool from its source. If that fails, the old one stays; current calls finish with the old code."""
+        """Reload a tool from its source.
+
+        If that fails, the old one stays; current calls finish with the old code.
+        """
         return self.registered.reload(self.registry.find(name).name)
 
     def list_tools(self) -> list[str]:
@@ -298,11 +344,16 @@ async def _validate(
         return tool.input.check(args, is_exact=is_exact)
     except ArgumentError as error:
         path = error.fields.get("path") or [""]
-        setting = path[0] if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]]) else None
+        setting = (
+            path[0]
+            if path[0] in configured and args.get(path[0]) == unfreeze(configured[path[0]])
+            else None
+        )
         location = f"agent_config: {{{tool.name}: {{{setting}: ...}}}} of ToolContext"
         if context.system is not None:
             location = (
-                f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}: ...}}}}}}}} in onetool.yaml"
+                f"agents: {{{context.agent_id}: {{tool_config: {{{tool.name}: {{{setting}:"
+                " ...}}}} in onetool.yaml"
             )
         source = f" (the value comes from {location})" if setting else ""
         fields = {name: error.fields[name] for name in ("path", "reason") if name in error.fields}
@@ -322,15 +373,23 @@ async def _check_output(tool: Tool, value: Any) -> Result:
     else:
         problem = tool.output.problem(value)
     if problem:
-        raise OutputInvalid(f"{tool.name} returned a value that does not match its output schema: {problem}")
+        raise OutputInvalid(
+            f"{tool.name} returned a value that does not match its output schema: {problem}"
+        )
     return Result(ok=True, value=value)
 
 
-async def _invoke_with_timeout(seconds: float, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
+async def _invoke_with_timeout(
+    seconds: float, tool: Tool, args: JsonMapping, context: ToolContext
+) -> Any:
     with anyio.move_on_after(seconds) as scope:
         if context.can_wait:
-            deadline = PausableDeadline(scope.deadline, partial(setattr, scope, "deadline"), context.client.waiting)
+            deadline = PausableDeadline(
+                scope.deadline, partial(setattr, scope, "deadline"), context.client.waiting
+            )
             context = context.stop_timers(deadline.paused)
         return await tool.backend.invoke(tool, args, context)
     assert scope.cancelled_caught
-    raise ToolTimeout(f"{tool.name} timed out after {seconds:g} s", timeout_ms=round(seconds * 1000))
+    raise ToolTimeout(
+        f"{tool.name} timed out after {seconds:g} s", timeout_ms=round(seconds * 1000)
+    )

@@ -1,7 +1,9 @@
-"""Events of calls and runs. Listeners run synchronously, must not block, and cannot make a call fail.
+"""Events of calls and runs.
 
-Names of calls and commands of runs are redacted and truncated before listeners see them. Arguments, values and errors
-are passed unchanged; the audit log and the run history redact them.
+Listeners run synchronously, must not block, and cannot make a call fail.
+
+Names of calls and commands of runs are redacted and truncated before listeners see them. Arguments,
+values and errors are passed unchanged; the audit log and the run history redact them.
 """
 
 import os
@@ -37,7 +39,10 @@ class CallStarted(NamedTuple):
 
 
 class CallFinished(NamedTuple):
-    """A call ended. `error` is the error type; `is_allowed` is None if the call failed before authorization."""
+    """A call ended.
+
+    `error` is the error type; `is_allowed` is None if the call failed before authorization.
+    """
 
     call_id: int
     name: str
@@ -109,7 +114,10 @@ class Events:
         self._last_id = 0
 
     def subscribe(self, listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
-        """Call the listener for every event of these kinds, or all. Return a function that unsubscribes."""
+        """Call the listener for every event of these kinds, or all.
+
+        Return a function that unsubscribes.
+        """
         subscription = object()
         selected = kinds or EVENTS
         for kind in selected:
@@ -142,7 +150,9 @@ class Events:
         )
 
     def start_call(self, name: str, context: ToolContext, *, is_known: bool) -> tuple[int, str]:
-        """Return the ID of the call and its name; an unknown name is redacted, because it may be a secret."""
+        """Return the ID of the call and its name; an unknown name is redacted, because it may be a
+        secret.
+        """
         self._last_id += 1
         redacted = name if is_known else self.redact.redact_prefix(name, MAX_NAME_CHARS)
         if self._listeners[CallStarted]:
@@ -152,7 +162,11 @@ class Events:
     def start_run(self, context: ToolContext, command: object) -> int:
         self._last_id += 1
         if self._listeners[RunStarted]:
-            text = self.redact.redact_prefix(command, MAX_COMMAND_CHARS) if isinstance(command, str) else ""
+            text = (
+                self.redact.redact_prefix(command, MAX_COMMAND_CHARS)
+                if isinstance(command, str)
+                else ""
+            )
             self.emit(RunStarted(self._last_id, context, text))
         return self._last_id
 
@@ -165,5 +179,8 @@ class Events:
             if subscription in listeners:  # another listener may have unsubscribed it
                 try:  # noqa: SIM105 - `suppress` takes three times as long
                     listener(event)
-                except (Exception, SystemExit):  # noqa: BLE001, S110 - a listener cannot make a call fail
+                except (  # noqa: S110 - a listener cannot make a call fail
+                    Exception,  # noqa: BLE001 - anything may be raised
+                    SystemExit,
+                ):
                     pass

@@ -1,7 +1,7 @@
 """Registered tools: functions of modules, tools of installed packages in programs, and reloading.
 
-A reload executes the source of a module again beside the old module: if it fails, the old one stays, and calls in
-progress finish with the old code.
+A reload executes the source of a module again beside the old module: if it fails, the old one
+stays, and calls in progress finish with the old code.
 """
 
 import importlib.machinery
@@ -69,7 +69,9 @@ class RegisteredTools(HeldTools):
             return configured
         timeout = tool.timeout if pack.timeout is None else pack.timeout
         granted = tool.permissions | (pack.permissions or frozenset())
-        return replace(configured, timeout=timeout, permissions=granted, effects=get_effects(configured))
+        return replace(
+            configured, timeout=timeout, permissions=granted, effects=get_effects(configured)
+        )
 
     async def refresh(self, _words: Collection[str] | None = None, /) -> None:
         """Do nothing: the tools are registered."""
@@ -85,7 +87,10 @@ class RegisteredTools(HeldTools):
         for name, load in find_installed():
             try:
                 self._imply_permissions(self.register(load()))
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a package may raise anything
+            except (
+                Exception,  # noqa: BLE001 - anything may be raised
+                SystemExit,
+            ) as error:
                 problems.append(f"cannot load the tools of {name}: {type(error).__name__}: {error}")
         return problems
 
@@ -96,8 +101,12 @@ class RegisteredTools(HeldTools):
             self._declared[tool.name] = replace(tool, permissions=needed)
             self.replace(self._declared[tool.name])
 
-    def register(self, thing: object, name: str = "", permissions: Collection[str] = ()) -> Tool | list[Tool]:
-        """Register a tool, or all tools of a module (all or none); `name` and `permissions` replace those of a tool."""
+    def register(
+        self, thing: object, name: str = "", permissions: Collection[str] = ()
+    ) -> Tool | list[Tool]:
+        """Register a tool, or all tools of a module (all or none); `name` and `permissions` replace
+        those of a tool.
+        """
         if not isinstance(thing, ModuleType):
             tool = as_tool(thing, self._threads)
             if name or permissions:
@@ -105,9 +114,12 @@ class RegisteredTools(HeldTools):
                 tool = replace(tool, name=name or tool.name, permissions=granted)
             return self._register(tool, thing)
         if name or permissions:
-            raise ToolError("a module has several tools: set their names and permissions with @tool")
+            raise ToolError(
+                "a module has several tools: set their names and permissions with @tool"
+            )
         prepared = [
-            (function_tool(function, name, self._threads), function) for name, function in find_functions(thing)
+            (function_tool(function, name, self._threads), function)
+            for name, function in find_functions(thing)
         ]
         registered: list[Tool] = []
         try:
@@ -121,7 +133,9 @@ class RegisteredTools(HeldTools):
 
     def _register(self, tool: Tool, thing: object) -> Tool:
         if "<lambda>" in tool.name:
-            raise ToolError("a lambda has no name to register it by", hint="use def, or @tool('pack.tool')")
+            raise ToolError(
+                "a lambda has no name to register it by", hint="use def, or @tool('pack.tool')"
+            )
         self.add(self._configure(tool))
         self._declared[tool.name] = tool
         if (origin := find_origin(thing)) is not None:
@@ -138,8 +152,12 @@ class RegisteredTools(HeldTools):
     def reload(self, name: str) -> Tool:
         """Replace the tool by a reloaded one. If that fails, the old one stays."""
         if (origin := self._origins.get(name)) is None:
-            raise ToolError(f"cannot reload {name}: it was not registered as a function, class or object")
-        tool = reload_from(origin, name, lambda thing: replace(as_tool(thing, self._threads), name=name))
+            raise ToolError(
+                f"cannot reload {name}: it was not registered as a function, class or object"
+            )
+        tool = reload_from(
+            origin, name, lambda thing: replace(as_tool(thing, self._threads), name=name)
+        )
         self._declared[name] = tool
         return self.replace(self._configure(tool))
 
@@ -149,19 +167,34 @@ def find_origin(thing: object) -> Origin | None:
     if inspect.isfunction(thing) or isinstance(thing, type):
         return Origin(thing.__module__, thing.__qualname__)
     kind = type(thing)
-    return Origin(kind.__module__, kind.__qualname__, is_instance=True) if hasattr(thing, "call") else None
+    return (
+        Origin(kind.__module__, kind.__qualname__, is_instance=True)
+        if hasattr(thing, "call")
+        else None
+    )
 
 
 def find_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the tools of a module with their names: those in `__all__`, or its public functions."""
     declared = getattr(module, "pack", None)
-    pack = declared if isinstance(declared, str) else module.__name__.rpartition(".")[2].removesuffix(SUFFIX)
+    pack = (
+        declared
+        if isinstance(declared, str)
+        else module.__name__.rpartition(".")[2].removesuffix(SUFFIX)
+    )
     functions = inspect.getmembers(module, inspect.isfunction)
-    defined = {name: function for name, function in functions if function.__module__ == module.__name__}
-    exported = getattr(module, "__all__", None) or [name for name in defined if not name.startswith("_")]
+    defined = {
+        name: function for name, function in functions if function.__module__ == module.__name__
+    }
+    exported = getattr(module, "__all__", None) or [
+        name for name in defined if not name.startswith("_")
+    ]
     for name in defined.keys() - set(exported):  # a function with @tool would be missing silently
         if hasattr(defined[name], DECLARED):
-            raise ToolError(f"{module.__name__} defines the @tool {name!r}, but __all__ does not list it: add it")
+            raise ToolError(
+                f"{module.__name__} defines the @tool {name!r}, but __all__ does not list it:"
+                " add it"
+            )
     for name in exported:
         function = getattr(module, name, None)
         if not inspect.isfunction(function):
@@ -170,7 +203,10 @@ def find_functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]
 
 
 def find_installed() -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the entry points of installed packages and how to load each. Unreadable packages are skipped."""
+    """Yield the entry points of installed packages and how to load each.
+
+    Unreadable packages are skipped.
+    """
     from importlib.metadata import distributions
 
     seen = set()
@@ -187,7 +223,10 @@ def find_installed() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def reload_from(origin: Origin, name: str, make: Callable[[object], Tool]) -> Tool:
-    """Return the tool from a new execution of its module. If that fails, the old module stays imported."""
+    """Return the tool from a new execution of its module.
+
+    If that fails, the old module stays imported.
+    """
     old = sys.modules.get(origin.module)
     try:
         module = _execute(origin.module, old)
@@ -197,7 +236,9 @@ def reload_from(origin: Origin, name: str, make: Callable[[object], Tool]) -> To
             sys.modules[origin.module] = old
         if not isinstance(error, Exception | SystemExit):
             raise
-        reason = error.message if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
+        reason = (
+            error.message if isinstance(error, ToolError) else f"{type(error).__name__}: {error}"
+        )
         hint = error.hint if isinstance(error, ToolError) else ""
         raise ToolError(f"cannot reload {name}: {reason}", hint=hint) from error
     package, _, module_name = origin.module.rpartition(".")

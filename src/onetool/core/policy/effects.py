@@ -1,6 +1,7 @@
 """The effects of tools: what a call does besides returning a value.
 
-A tool that does not tell may write and send data out. Settings (`tools.<pack>.effects`) win over declarations.
+A tool that does not tell may write and send data out. Settings (`tools.<pack>.effects`) win over
+declarations.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,7 +43,9 @@ def get_effects(tool: Tool, args: JsonMapping | None = None) -> frozenset[Effect
 
 def get_implied_permissions(effects: frozenset[Effect] | None) -> frozenset[Permission]:
     """Return the permissions that an agent needs for declared effects. Reading implies none."""
-    implied = {permission for permission, effect in BY_PERMISSION.items() if effect in (effects or ())}
+    implied = {
+        permission for permission, effect in BY_PERMISSION.items() if effect in (effects or ())
+    }
     return frozenset(implied - {Permission.READ})
 
 
@@ -68,13 +71,21 @@ def sort_effects(effects: Iterable[Effect]) -> list[str]:
 
 def describe_effects(tool: Tool, args: JsonMapping | None = None) -> str:
     """Return the effects of a tool for readers, such as `write, external (not declared)`."""
-    notes = [*([] if is_declared(tool) else ["not declared"]), *(["idempotent"] if tool.is_idempotent else [])]
-    return ", ".join(sort_effects(get_effects(tool, args))) + (f" ({', '.join(notes)})" if notes else "")
+    notes = [
+        *([] if is_declared(tool) else ["not declared"]),
+        *(["idempotent"] if tool.is_idempotent else []),
+    ]
+    return ", ".join(sort_effects(get_effects(tool, args))) + (
+        f" ({', '.join(notes)})" if notes else ""
+    )
 
 
 @cache
 def _infer(permissions: frozenset[Permission]) -> frozenset[Effect] | None:
-    """Return the effects that permissions imply. A tool that uses the network may also change something there."""
+    """Return the effects that permissions imply.
+
+    A tool that uses the network may also change something there.
+    """
     if permissions <= {Permission.READ, Permission.NETWORK} and permissions != {Permission.READ}:
         return None
     return frozenset(BY_PERMISSION[permission] for permission in permissions)
@@ -96,5 +107,9 @@ def _find(values: Mapping[str, Value], tool: Tool, default: Value) -> Value:
     """Return the value for the name of the tool, or for the first pattern that matches it."""
     names = dict.fromkeys((tool.short_name, python_name(tool.short_name), tool.name))
     exact = (values[name] for name in names if name in values)
-    matching = (value for pattern, value in values.items() if any(fnmatchcase(name, pattern) for name in names))
+    matching = (
+        value
+        for pattern, value in values.items()
+        if any(fnmatchcase(name, pattern) for name in names)
+    )
     return next(exact, next(matching, default))

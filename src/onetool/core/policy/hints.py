@@ -19,7 +19,9 @@ class Hints(NamedTuple):
     @property
     def labels(self) -> frozenset[str]:
         """The labels of results: a tool that reaches nothing outside returns nothing from outside."""
-        return frozenset({UNTRUSTED} if self.effects is None or Effect.EXTERNAL in self.effects else ())
+        return frozenset(
+            {UNTRUSTED} if self.effects is None or Effect.EXTERNAL in self.effects else ()
+        )
 
     def combine(self, other: "Hints") -> "Hints":
         """Return the hints with the effects of both."""
@@ -30,7 +32,9 @@ class Hints(NamedTuple):
 
 
 def describe_claims(annotations: JsonMapping | None) -> str:
-    """Return what annotations claim that lowers effects, for a person who accepts them; empty if nothing does."""
+    """Return what annotations claim that lowers effects, for a person who accepts them; empty if
+    nothing does.
+    """
     hints = read_hints(annotations)
     if hints.effects is None:
         return ""
@@ -41,7 +45,10 @@ def describe_claims(annotations: JsonMapping | None) -> str:
 
 
 def read_hints(annotations: JsonMapping | None) -> Hints:
-    """Return what annotations tell. A missing hint has the default of the MCP specification, which is the worse one."""
+    """Return what annotations tell.
+
+    A missing hint has the default of the MCP specification, which is the worse one.
+    """
     hints = {name: (annotations or {}).get(name) for name in HINTS}
     if not any(isinstance(hint, bool) for hint in hints.values()):
         return Hints()

@@ -1,8 +1,9 @@
-"""Labels of the policy `guarded`: which private and untrusted data the client of a session has received.
+"""Labels of the policy `guarded`: which private and untrusted data the client of a session has
+received.
 
-Text from outside can contain instructions. Once a session has received such text and private data, a call that sends
-data out may be what the text asked for, so a person decides. Labels belong to the session, not to a run: the model
-remembers what it has read.
+Text from outside can contain instructions. Once a session has received such text and private data,
+a call that sends data out may be what the text asked for, so a person decides. Labels belong to the
+session, not to a run: the model remembers what it has read.
 """
 
 import json
@@ -37,10 +38,14 @@ def get_labels(tool: Tool) -> frozenset[str]:
         return ALL
     effects = get_effects(tool)
     permissions = tool.permissions
-    reads = Permission.READ in permissions or (Effect.READ in effects and Effect.EXTERNAL not in effects)
+    reads = Permission.READ in permissions or (
+        Effect.READ in effects and Effect.EXTERNAL not in effects
+    )
     is_program = Effect.EXEC in effects
     private = {PRIVATE} if reads or is_program else set[str]()
-    return frozenset(private | ({UNTRUSTED} if Effect.EXTERNAL in effects or is_program else set[str]()))
+    return frozenset(
+        private | ({UNTRUSTED} if Effect.EXTERNAL in effects or is_program else set[str]())
+    )
 
 
 class SessionLabels:
@@ -49,13 +54,17 @@ class SessionLabels:
     __slots__ = ("private", "untrusted")
 
     def __init__(self) -> None:
-        self.private: dict[str, str] = {}  # the first tool by source; an empty source if it is unknown
+        self.private: dict[
+            str, str
+        ] = {}  # the first tool by source; an empty source if it is unknown
         self.untrusted = ""  # the first tool
 
     @property
     def names(self) -> frozenset[str]:
         """The labels without their sources."""
-        return frozenset(name for name, found in ((PRIVATE, self.private), (UNTRUSTED, self.untrusted)) if found)
+        return frozenset(
+            name for name, found in ((PRIVATE, self.private), (UNTRUSTED, self.untrusted)) if found
+        )
 
     def add(self, labels: Collection[str], tool: str) -> None:
         """Add labels of a value whose sources are unknown; `tool` returned it."""
@@ -78,7 +87,8 @@ class SessionLabels:
     def record(self, tool: Tool, args: JsonMapping, is_untrusted_value: bool = False) -> None:
         """Add the labels of a call, also of one that failed: error messages are text of the tool.
 
-        The answer of a language model is as trustworthy as what it was sent, which the session has labels for.
+        The answer of a language model is as trustworthy as what it was sent, which the session has
+        labels for.
         """
         labels = get_labels(tool)
         if PRIVATE in labels:
@@ -92,22 +102,32 @@ class SessionLabels:
     def explain_risk(self, tool: Tool, args: JsonMapping) -> str:
         """Return why a call could send private data to somebody else; empty if it cannot.
 
-        A call without arguments carries no data. A call that only reads from the one source of all private data tells
-        that source nothing new, unless it names another destination. A call that changes something at a private source,
-        such as forwarding a message, can publish data that the session has not received.
+        A call without arguments carries no data. A call that only reads from the one source of all
+        private data tells that source nothing new, unless it names another destination. A call that
+        changes something at a private source, such as forwarding a message, can publish data that
+        the session has not received.
         """
         effects = get_effects(tool, args)
-        if not self.untrusted or effects.isdisjoint(SENDING) or not (args or Effect.EXEC in effects):
+        if (
+            not self.untrusted
+            or effects.isdisjoint(SENDING)
+            or not (args or Effect.EXEC in effects)
+        ):
             return ""
         if effects.isdisjoint(CHANGING):
             here = None if _has_destination(tool, args) else _get_source(tool, args)
             private = next((name for source, name in self.private.items() if source != here), "")
         else:
-            private = next(iter(self.private.values()), tool.name if PRIVATE in get_labels(tool) else "")
+            private = next(
+                iter(self.private.values()), tool.name if PRIVATE in get_labels(tool) else ""
+            )
         if not private:
             return ""
         access = "can use" if private == tool.name else "returned"
-        return f"it sends data out: {private} {access} private data, and {self.untrusted} returned untrusted data"
+        return (
+            f"it sends data out: {private} {access} private data, and {self.untrusted} returned"
+            " untrusted data"
+        )
 
 
 def _get_source(tool: Tool, args: JsonMapping) -> str:

@@ -1,4 +1,7 @@
-"""Policies of agents: rules that allow, deny or ask a person about a call. Start reading at `Policy.decide`."""
+"""Policies of agents: rules that allow, deny or ask a person about a call.
+
+Start reading at `Policy.decide`.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -46,7 +49,9 @@ class _Rule(NamedTuple):
         """Whether it depends on the arguments or the account of a call."""
         return bool(self.arguments) or self.account is not None
 
-    def matches(self, tool: Tool, effects: frozenset[Effect], args: JsonMapping, account: str) -> bool:
+    def matches(
+        self, tool: Tool, effects: frozenset[Effect], args: JsonMapping, account: str
+    ) -> bool:
         if self.account is not None and not (account and fnmatchcase(account, self.account)):
             return False
         if not self.matches_tool(tool, effects):
@@ -62,14 +67,23 @@ class _Rule(NamedTuple):
 
 PRESETS: Mapping[str, tuple[_Rule, ...]] = {
     "open": (),
-    "ask-writes": (_Rule("ask", "the policy ask-writes asks for calls that write or execute", effects=CHANGING),),
-    "read-only": (_Rule("deny", "the policy read-only denies calls that write or execute", effects=CHANGING),),
+    "ask-writes": (
+        _Rule(
+            "ask", "the policy ask-writes asks for calls that write or execute", effects=CHANGING
+        ),
+    ),
+    "read-only": (
+        _Rule("deny", "the policy read-only denies calls that write or execute", effects=CHANGING),
+    ),
     "guarded": (),
 }
 
 
 class Policy(NamedTuple):
-    """The rules of an agent. The first rule that matches a call decides; without one, the call is allowed."""
+    """The rules of an agent.
+
+    The first rule that matches a call decides; without one, the call is allowed.
+    """
 
     rules: tuple[_Rule, ...] = ()
     is_guarded: bool = False
@@ -89,13 +103,24 @@ class Policy(NamedTuple):
     def can_ask(self) -> bool:
         return self.is_guarded or any(rule.decision == "ask" for rule in self.rules)
 
-    def decide(self, tool: Tool, args: JsonMapping, labels: SessionLabels | None = None, account: str = "") -> Ruling:
-        """Decide about a call with bound arguments. Without `labels`, the session may have received anything."""
+    def decide(
+        self, tool: Tool, args: JsonMapping, labels: SessionLabels | None = None, account: str = ""
+    ) -> Ruling:
+        """Decide about a call with bound arguments.
+
+        Without `labels`, the session may have received anything.
+        """
         if tool.name == ALWAYS_ASKED and tool.source == "local":
             effects = get_effects(tool, args)
-            first = next((rule for rule in self.rules if rule.matches(tool, effects, args, account)), None)
+            first = next(
+                (rule for rule in self.rules if rule.matches(tool, effects, args, account)), None
+            )
             is_denied = first is not None and first.decision == "deny"
-            return Ruling("deny", first.reason) if first is not None and is_denied else Ruling("ask", SAVING)
+            return (
+                Ruling("deny", first.reason)
+                if first is not None and is_denied
+                else Ruling("ask", SAVING)
+            )
         if not self.rules and not self.is_guarded:
             return ALLOWED
         effects = get_effects(tool, args)
@@ -115,7 +140,9 @@ class Policy(NamedTuple):
         if _is_discovery(tool, effects):
             return False
         for rule in self.rules:
-            if rule.matches_tool(tool, effects) and (rule.decision != "deny" or not rule.is_conditional):
+            if rule.matches_tool(tool, effects) and (
+                rule.decision != "deny" or not rule.is_conditional
+            ):
                 return rule.decision == "deny"
         return False
 
@@ -134,8 +161,12 @@ class Policy(NamedTuple):
 
 
 def _is_discovery(tool: Tool, effects: frozenset[Effect]) -> bool:
-    """Return whether the tool is for discovery, results or the run itself, which every policy allows."""
-    return tool.pack == OWN_PACK and effects <= READ_ONLY and tool.source == "local" and not tool.file
+    """Return whether the tool is for discovery, results or the run itself, which every policy
+    allows.
+    """
+    return (
+        tool.pack == OWN_PACK and effects <= READ_ONLY and tool.source == "local" and not tool.file
+    )
 
 
 def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:
@@ -149,11 +180,15 @@ def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:
 
 
 def _matches_name(pattern: str, tool: Tool) -> bool:
-    """Return whether a name, pack or pattern matches the tool, as it is stored or as code spells it."""
+    """Return whether a name, pack or pattern matches the tool, as it is stored or as code spells
+    it.
+    """
     if pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern):
         return True
     spelled = python_name(tool.name)
-    return spelled != tool.name and (pattern == spelled.rpartition(".")[0] or fnmatchcase(spelled, pattern))
+    return spelled != tool.name and (
+        pattern == spelled.rpartition(".")[0] or fnmatchcase(spelled, pattern)
+    )
 
 
 def _compile(number: int, rule: "RuleSettings") -> _Rule:
@@ -164,12 +199,19 @@ def _compile(number: int, rule: "RuleSettings") -> _Rule:
     tests = tuple((name, _make_test(pattern)) for name, pattern in rule.arguments.items())
     verb = {"allow": "allows", "ask": "asks for", "deny": "denies"}[rule.decision]
     return _Rule(
-        rule.decision, f"rule {number} of its policy {verb} {{{text}}}", rule.tools, rule.effect, tests, rule.account
+        rule.decision,
+        f"rule {number} of its policy {verb} {{{text}}}",
+        rule.tools,
+        rule.effect,
+        tests,
+        rule.account,
     )
 
 
 def _make_test(pattern: Any) -> Callable[[Any], bool]:
-    """Return a function that tests an argument: a string is a shell pattern, other values must be equal as JSON."""
+    """Return a function that tests an argument: a string is a shell pattern, other values must be
+    equal as JSON.
+    """
     if not isinstance(pattern, str):
         return lambda value: _is_equal(pattern, value)
     match = re.compile(translate(pattern)).match
@@ -180,7 +222,9 @@ def _is_equal(expected: Any, value: Any) -> bool:
     if isinstance(expected, bool) or isinstance(value, bool):  # in Python, True equals 1
         return expected is value
     if isinstance(expected, Mapping) and isinstance(value, Mapping):
-        return expected.keys() == value.keys() and all(_is_equal(expected[key], value[key]) for key in expected)
+        return expected.keys() == value.keys() and all(
+            _is_equal(expected[key], value[key]) for key in expected
+        )
     if isinstance(expected, list | tuple) and isinstance(value, list | tuple):
         return len(expected) == len(value) and all(map(_is_equal, expected, value))
     return bool(expected == value)

@@ -1,6 +1,8 @@
-"""Tokens in requests to an upstream server: one is added to each request, and replaced if the server rejects it.
+"""Tokens in requests to an upstream server: one is added to each request, and replaced if the
+server rejects it.
 
-A failed sign-in must not raise here, because the SDK would close the connection: it is recorded for the caller instead.
+A failed sign-in must not raise here, because the SDK would close the connection: it is recorded for
+the caller instead.
 """
 
 from collections.abc import AsyncGenerator, Awaitable
@@ -25,7 +27,9 @@ class BearerAuth(httpx2.Auth):
         self._source = source
         self.failure: ToolError | None = None
 
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         identity = self._source.identity
         token, error = await _try(self._source.get())
         if isinstance(error, SignInRequired) and identity.target.is_optional:
@@ -36,7 +40,9 @@ class BearerAuth(httpx2.Auth):
             if token:
                 response = yield _add_token(request, token)
         challenge = response.headers.get("www-authenticate", "")
-        if response.status_code == UNAUTHORIZED and (token or error or identity.target.accepts_sign_in(challenge)):
+        if response.status_code == UNAUTHORIZED and (
+            token or error or identity.target.accepts_sign_in(challenge)
+        ):
             reason = f"{identity.label} rejected the token of the sign-in" if token else ""
             self._record(error or identity.require_sign_in(reason))
         elif response.status_code == FORBIDDEN:
@@ -50,7 +56,9 @@ class BearerAuth(httpx2.Auth):
         await self._source.update(lambda credential: replace(credential, missing_scope=scope))
         identity = self._source.identity
         needed = f" (scope {scope})" if scope.isprintable() and scope else ""
-        self._record(identity.require_sign_in(f"the call needs more permissions at {identity.label}{needed}"))
+        self._record(
+            identity.require_sign_in(f"the call needs more permissions at {identity.label}{needed}")
+        )
 
     def _record(self, error: ToolError) -> None:
         self.failure = error

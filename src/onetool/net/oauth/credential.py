@@ -36,16 +36,25 @@ class SignInTarget:
     settings: OAuth = field(default_factory=OAuth)
     accounts: tuple[str, ...] = ()
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    is_optional: bool = False  # whether requests without a sign-in are sent, because the settings do not ask for one
-    endpoints: SignInEndpoints | None = None  # that the definition of an HTTP tool names, instead of discovered ones
+    # whether requests without a sign-in are sent, because the settings do not ask for one
+    is_optional: bool = False
+    endpoints: SignInEndpoints | None = (
+        None  # that the definition of an HTTP tool names, instead of discovered ones
+    )
 
     @property
     def scopes(self) -> tuple[str, ...]:
         return self.settings.scopes or (self.endpoints.scopes if self.endpoints is not None else ())
 
     def accepts_sign_in(self, challenge: str) -> bool:
-        """Return whether a response with status 401 asks for a sign-in, and not for another value of a header."""
-        return not self.is_optional or challenge.lower().startswith("bearer") or not (challenge or self.headers)
+        """Return whether a response with status 401 asks for a sign-in, and not for another value
+        of a header.
+        """
+        return (
+            not self.is_optional
+            or challenge.lower().startswith("bearer")
+            or not (challenge or self.headers)
+        )
 
     @property
     def is_machine(self) -> bool:
@@ -67,7 +76,9 @@ class Identity:
         target = self.target
         bundle = target.name if target.endpoints is not None else ""
         client = target.settings.client_id or ""
-        return CredentialKey(target.url, self.account, self.subject, bundle, client, target.settings.grant)
+        return CredentialKey(
+            target.url, self.account, self.subject, bundle, client, target.settings.grant
+        )
 
     @property
     def command(self) -> str:
@@ -82,7 +93,11 @@ class Identity:
 
     def require_sign_in(self, reason: str = "") -> SignInRequired:
         """Return the error for a call that needs a sign-in."""
-        other = f", or set its credentials in servers.{self.target.name}.headers" if self.target.is_optional else ""
+        other = (
+            f", or set its credentials in servers.{self.target.name}.headers"
+            if self.target.is_optional
+            else ""
+        )
         return SignInRequired(
             reason or f"{self.label} requires a sign-in",
             hint=f"run `{self.command}`, then repeat the call{other}",
@@ -94,7 +109,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The tokens of a sign-in and what is needed to refresh them. Times are seconds since the epoch."""
+    """The tokens of a sign-in and what is needed to refresh them.
+
+    Times are seconds since the epoch.
+    """
 
     issuer: str
     token_endpoint: str
@@ -128,7 +146,9 @@ class Credential:
         return self.is_valid or bool(self.access_token and self.refresh_token)
 
     def add_tokens(self, answer: "TokenAnswer") -> Self:
-        """Return the credential with the tokens of a response, which may keep the refresh token and the scope."""
+        """Return the credential with the tokens of a response, which may keep the refresh token and
+        the scope.
+        """
         expires_at = None
         refresh_at = None
         if answer.expires_in is not None:
@@ -146,11 +166,16 @@ class Credential:
         )
 
     def drop_tokens(self) -> Self:
-        """Return the credential without tokens. The registration of the client is kept for the next sign-in."""
+        """Return the credential without tokens.
+
+        The registration of the client is kept for the next sign-in.
+        """
         return replace(self, access_token="", refresh_token="", expires_at=None, refresh_at=None)
 
     def to_json(self) -> str:
-        return json.dumps({name: value for name, value in asdict(self).items() if value not in ("", None)})
+        return json.dumps(
+            {name: value for name, value in asdict(self).items() if value not in ("", None)}
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -159,4 +184,6 @@ class Credential:
             known = {each.name for each in fields(cls)}
             return cls(**{name: value for name, value in data.items() if name in known})
         except (ValueError, TypeError, AttributeError):
-            raise StorageError("a stored credential is damaged", hint="sign in again with onetool login") from None
+            raise StorageError(
+                "a stored credential is damaged", hint="sign in again with onetool login"
+            ) from None

@@ -1,8 +1,10 @@
-"""Finding the authorization server of a target: RFC 9728 for the resource, RFC 8414 or OpenID Connect for the server.
+"""Finding the authorization server of a target: RFC 9728 for the resource, RFC 8414 or OpenID
+Connect for the server.
 
-Documents are parsed by the models of the MCP SDK. Everything in them is checked before it is used: the issuer must be
-the expected one, the resource must belong to the server, and PKCE with S256 must be supported. Each step is reported,
-for `onetool doctor`. This imports the SDK, so it is only imported with the first sign-in.
+Documents are parsed by the models of the MCP SDK. Everything in them is checked before it is used:
+the issuer must be the expected one, the resource must belong to the server, and PKCE with S256 must
+be supported. Each step is reported, for `onetool doctor`. This imports the SDK, so it is only
+imported with the first sign-in.
 """
 
 import base64
@@ -63,7 +65,10 @@ def invalid_document(source: str, problem: str) -> ToolError:
 
 
 class ServerMetadata(OAuthMetadata):
-    """The metadata of an authorization server, with the fields of OpenID Connect. Which endpoints exist varies."""
+    """The metadata of an authorization server, with the fields of OpenID Connect.
+
+    Which endpoints exist varies.
+    """
 
     authorization_endpoint: AnyHttpUrl | None = None  # type: ignore[assignment]  # some issuers only publish keys
     token_endpoint: AnyHttpUrl | None = None  # type: ignore[assignment]
@@ -89,16 +94,22 @@ class ServerMetadata(OAuthMetadata):
         methods = metadata.code_challenge_methods_supported
         if needs_pkce and S256 not in (methods or ()):
             problem = "is missing" if methods is None else f"does not contain {S256}"
-            raise invalid_document(url, f"code_challenge_methods_supported {problem}: PKCE is required")
+            raise invalid_document(
+                url, f"code_challenge_methods_supported {problem}: PKCE is required"
+            )
         for name in ENDPOINTS:
             endpoint = getattr(metadata, name)
             if endpoint is not None:
                 http.check_url(str(endpoint), name)
         if issuer is not None and not issuers_match(str(metadata.issuer), issuer):
-            raise invalid_document(url, f"issuer is {quote(str(metadata.issuer), MAX_SHOWN_CHARS)}, not {issuer}")
+            raise invalid_document(
+                url, f"issuer is {quote(str(metadata.issuer), MAX_SHOWN_CHARS)}, not {issuer}"
+            )
         return metadata
 
-    def build_sign_in_url(self, credential: Credential, state: str, verifier: str, nonce: str = "") -> str:
+    def build_sign_in_url(
+        self, credential: Credential, state: str, verifier: str, nonce: str = ""
+    ) -> str:
         """Return the URL at which a person signs in. `verifier` is the secret of PKCE."""
         digest = hashlib.sha256(verifier.encode()).digest()
         fields = {
@@ -119,21 +130,33 @@ class ServerMetadata(OAuthMetadata):
         return f"{url}{separator}{query}"
 
     def read_code(self, fields: Mapping[str, str]) -> str:
-        """Return the code of the answer to a sign-in. Raise if it is an error, or of another server (RFC 9207)."""
+        """Return the code of the answer to a sign-in.
+
+        Raise if it is an error, or of another server (RFC 9207).
+        """
         iss = fields.get("iss")
         if iss is not None and iss != str(self.issuer):
-            raise ToolError("the sign-in failed: the answer comes from another authorization server (iss)")
+            raise ToolError(
+                "the sign-in failed: the answer comes from another authorization server (iss)"
+            )
         if iss is None and self.authorization_response_iss_parameter_supported:
-            raise ToolError("the sign-in failed: the answer has no iss, although the authorization server sends it")
+            raise ToolError(
+                "the sign-in failed: the answer has no iss, although the authorization server"
+                " sends it"
+            )
         if "error" in fields or not fields.get("code"):
             code = describe_code(fields.get("error", ""))
-            raise TokenRejected(f"the sign-in failed: the authorization server answered {code}", error=code)
+            raise TokenRejected(
+                f"the sign-in failed: the authorization server answered {code}", error=code
+            )
         return fields["code"]
 
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The authorization server of a target, the resource to name in requests, and the scope to request."""
+    """The authorization server of a target, the resource to name in requests, and the scope to
+    request.
+    """
 
     server: ServerMetadata
     resource: str = ""
@@ -158,7 +181,7 @@ class Discovery:
         scope = self._choose_scope(challenge, resource, server)
         return Discovered(server, "" if resource is None else str(resource.resource), scope)
 
-    # --- the resource -------------------------------------------------------------------------------------------------
+    # --- the resource -----------------------------------------------------------------------------
 
     async def _probe(self) -> str:
         """Request the server without a token and return its challenge."""
@@ -168,7 +191,11 @@ class Discovery:
             source = f"servers.{self.target.name}.url"
             response = await self.http.post_json(url, probe, source, self.target.headers)
             challenge = response.header("www-authenticate") or ""
-            shown = f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}" if challenge else ", without WWW-Authenticate"
+            shown = (
+                f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}"
+                if challenge
+                else ", without WWW-Authenticate"
+            )
             self.report(f"POST {url} ({probe['method']}) without a token: {response.status}{shown}")
             if response.status == UNAUTHORIZED:
                 break
@@ -187,7 +214,10 @@ class Discovery:
                 failure = NetworkError(f"{url} returned {response.status}", reason="protocol")
         if failure is not None:  # it says nothing about whether there is a document
             raise failure
-        self.report("no protected resource metadata: the authorization server is expected at the origin of the server")
+        self.report(
+            "no protected resource metadata: the authorization server is expected at the origin of"
+            " the server"
+        )
         return None
 
     def _parse_resource(self, document: JsonMapping) -> ProtectedResourceMetadata:
@@ -197,7 +227,9 @@ class Discovery:
         self.http.check_url(resource, "resource")
         expected = resource_url_from_server_url(self.target.url)
         if not check_resource_allowed(requested_resource=expected, configured_resource=resource):
-            raise invalid_document(RESOURCE_DOCUMENT, f"resource is {quote(resource, MAX_SHOWN_CHARS)}, not {expected}")
+            raise invalid_document(
+                RESOURCE_DOCUMENT, f"resource is {quote(resource, MAX_SHOWN_CHARS)}, not {expected}"
+            )
         return metadata
 
     def _choose_issuer(self, resource: ProtectedResourceMetadata | None) -> str | None:
@@ -210,14 +242,16 @@ class Discovery:
             return issuers[0]
         if not any(issuers_match(configured, issuer) for issuer in issuers):
             raise NetworkError(
-                f"{self.target.name} names the authorization server {quote(issuers[0], MAX_SHOWN_CHARS)}, not "
-                f"{configured}",
+                f"{self.target.name} names the authorization server"
+                f" {quote(issuers[0], MAX_SHOWN_CHARS)}, not {configured}",
                 hint=f"check servers.{self.target.name}.auth.issuer",
                 reason="host_not_allowed",
             )
         return configured
 
-    def _choose_scope(self, challenge: str, resource: ProtectedResourceMetadata | None, server: ServerMetadata) -> str:
+    def _choose_scope(
+        self, challenge: str, resource: ProtectedResourceMetadata | None, server: ServerMetadata
+    ) -> str:
         """Return the scope to request: of the settings, the challenge, or the resource."""
         if self.target.scopes:
             return " ".join(self.target.scopes)
@@ -225,10 +259,13 @@ class Discovery:
         scope = read_challenge(challenge, "scope") or " ".join(supported)
         if not SCOPE.fullmatch(scope):
             return ""
-        needs_offline = "offline_access" in (server.scopes_supported or ()) and "offline_access" not in scope.split()
+        needs_offline = (
+            "offline_access" in (server.scopes_supported or ())
+            and "offline_access" not in scope.split()
+        )
         return f"{scope} offline_access" if needs_offline else scope
 
-    # --- the authorization server -------------------------------------------------------------------------------------
+    # --- the authorization server -----------------------------------------------------------------
 
     async def _find_server(self, issuer: str | None) -> ServerMetadata:
         if issuer is not None:
@@ -241,9 +278,13 @@ class Discovery:
             return server
         if issuer is not None:
             raise NetworkError(
-                f"the authorization server {issuer} has no metadata: tried {' and '.join(urls)}", reason="protocol"
+                f"the authorization server {issuer} has no metadata: tried {' and '.join(urls)}",
+                reason="protocol",
             )
-        self.report(f"no server metadata: using the endpoints /authorize, /token and /register of {expected}")
+        self.report(
+            "no server metadata: using the endpoints /authorize, /token and /register of"
+            f" {expected}"
+        )
         names = {"authorization": "authorize", "token": "token", "registration": "register"}
         endpoints = {f"{name}_endpoint": f"{expected}/{path}" for name, path in names.items()}
         return ServerMetadata.model_validate({"issuer": expected, **endpoints})
@@ -255,14 +296,20 @@ class Discovery:
         for url in urls:
             document = self._read_document(url, await self.http.get(url, source))
             if document is not None:
-                return ServerMetadata.parse(document, url, self.http, issuer=issuer, needs_pkce=needs_pkce)
+                return ServerMetadata.parse(
+                    document, url, self.http, issuer=issuer, needs_pkce=needs_pkce
+                )
         return None
 
     async def _find_api_server(self, endpoints: SignInEndpoints) -> ServerMetadata:
-        """Return the server of an API: that of the issuer in the settings, or what the definition of the tool names."""
+        """Return the server of an API: that of the issuer in the settings, or what the definition
+        of the tool names.
+        """
         issuer = self.target.settings.issuer
         if issuer is not None:
-            server = await self._find_metadata(list_metadata_urls(issuer, issuer), issuer, "openIdConnectUrl")
+            server = await self._find_metadata(
+                list_metadata_urls(issuer, issuer), issuer, "openIdConnectUrl"
+            )
             return server or self._use_endpoints(issuer, endpoints)
         if endpoints.token_url:
             return self._use_endpoints(_read_origin(endpoints.token_url), endpoints)
@@ -272,15 +319,22 @@ class Discovery:
             raise NetworkError(f"{url} has no metadata of a server", reason="protocol")
         server = ServerMetadata.parse(document, url, self.http, issuer=None)
         if not url.startswith(str(server.issuer).rstrip("/")):
-            problem = f"issuer is {quote(str(server.issuer), MAX_SHOWN_CHARS)}, which is another host"
+            problem = (
+                f"issuer is {quote(str(server.issuer), MAX_SHOWN_CHARS)}, which is another host"
+            )
             raise invalid_document(url, problem)
         return server
 
     def _use_endpoints(self, issuer: str, endpoints: SignInEndpoints) -> ServerMetadata:
-        """Return the endpoints that the definition of a tool names, which must be below the URL of the issuer."""
+        """Return the endpoints that the definition of a tool names, which must be below the URL of
+        the issuer.
+        """
         if not _is_below(endpoints.token_url, issuer):
             shown = quote(endpoints.token_url or endpoints.open_id_connect_url, MAX_SHOWN_CHARS)
-            message = f"{issuer} has no metadata, and {self.target.name} names {shown}, which is not below it"
+            message = (
+                f"{issuer} has no metadata, and {self.target.name} names {shown}, which is not"
+                " below it"
+            )
             hint = f"check tools.{self.target.name}.auth.issuer"
             raise NetworkError(message, hint=hint, reason="host_not_allowed")
         self.http.check_url(endpoints.token_url, "tokenUrl")
@@ -300,7 +354,9 @@ class Discovery:
 
 def read_challenge(challenge: str, field: str) -> str | None:
     """Return a field of a header WWW-Authenticate."""
-    response = httpx2.Response(UNAUTHORIZED, headers={b"www-authenticate": challenge.encode("latin-1", "replace")})
+    response = httpx2.Response(
+        UNAUTHORIZED, headers={b"www-authenticate": challenge.encode("latin-1", "replace")}
+    )
     return extract_field_from_www_auth(response, field)
 
 

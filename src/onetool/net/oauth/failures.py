@@ -1,7 +1,7 @@
 """The errors of sign-ins.
 
-Those of the requests that a call makes are recorded: the SDK sends a request in the context of its caller, and an error
-must not close the connection that others use.
+Those of the requests that a call makes are recorded: the SDK sends a request in the context of its
+caller, and an error must not close the connection that others use.
 """
 
 import re

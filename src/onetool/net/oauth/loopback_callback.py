@@ -1,4 +1,5 @@
-"""Waits for the answer to a sign-in: a callback on a loopback port, or a callback URL on standard input.
+"""Waits for the answer to a sign-in: a callback on a loopback port, or a callback URL on standard
+input.
 
 Anything can connect to the port, so an answer counts only if it has the state of the sign-in.
 """
@@ -23,7 +24,9 @@ PAGE = (
     "<body style='font-family:sans-serif;margin:4em'><h1>{title}</h1><p>{text}</p>"
 )
 FOREIGN = "this callback URL does not belong to this sign-in"
-Finish = Callable[[Mapping[str, str]], Awaitable[bool]]  # returns whether the fields belong to the sign-in; may raise
+Finish = Callable[
+    [Mapping[str, str]], Awaitable[bool]
+]  # returns whether the fields belong to the sign-in; may raise
 
 
 class LoopbackCallback:
@@ -44,7 +47,10 @@ class LoopbackCallback:
                 server = await asyncio.start_server(self._handle, HOST, port, limit=MAX_HEAD_BYTES)
                 break
         if server is None:
-            raise ToolError(f"cannot listen on port {ports[0]} of {HOST}: it is in use", hint="change callback_port")
+            raise ToolError(
+                f"cannot listen on port {ports[0]} of {HOST}: it is in use",
+                hint="change callback_port",
+            )
         self.redirect_uri = f"http://{HOST}:{server.sockets[0].getsockname()[1]}{PATH}"
         try:
             yield self
@@ -58,7 +64,8 @@ class LoopbackCallback:
     async def wait(self, seconds: float, report: Callable[[str], None] | None = None) -> None:
         """Wait until an answer has finished the sign-in, or raise why it failed.
 
-        With `report`, lines of standard input are answers too; it is called with the problem of a line.
+        With `report`, lines of standard input are answers too; it is called with the problem of a
+        line.
         """
         if report is not None:
             self._report = report
@@ -69,7 +76,10 @@ class LoopbackCallback:
             raise ToolError(f"nobody signed in within {seconds / 60:.0f} minutes") from None
 
     async def _offer(self, url: str) -> str:
-        """Try a callback URL. Return why it does not finish the sign-in; empty if it does, or if that is done."""
+        """Try a callback URL.
+
+        Return why it does not finish the sign-in; empty if it does, or if that is done.
+        """
         if self._done.done():
             return ""
         if self._finish is None:
@@ -88,16 +98,26 @@ class LoopbackCallback:
             self._done.set_result(None)
         return "" if is_finished else FOREIGN
 
-    # --- the callback -------------------------------------------------------------------------------------------------
+    # --- the callback -----------------------------------------------------------------------------
 
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        with suppress(
+            OSError,
+            ValueError,
+            TimeoutError,
+            asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError,
+        ):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
             method, target, _ = head.split(b"\r\n", 1)[0].decode("ascii").split(" ", 2)
             is_callback = method == "GET" and target.startswith(f"{PATH}?")
             is_done = is_callback and not await self._offer(target)
             title = "Signed in" if is_done else "The sign-in failed"
-            text = "You can close this window." if is_done else "See the terminal in which you started it."
+            text = (
+                "You can close this window."
+                if is_done
+                else "See the terminal in which you started it."
+            )
             body = PAGE.format(title=title, text=text).encode()
             status = "200 OK" if is_done else "400 Bad Request"
             lines = [
@@ -112,7 +132,7 @@ class LoopbackCallback:
             await writer.drain()
         writer.close()
 
-    # --- standard input -----------------------------------------------------------------------------------------------
+    # --- standard input ---------------------------------------------------------------------------
 
     def _read_stdin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read lines in a thread without buffers, so that the process can end while it waits."""

@@ -23,14 +23,19 @@ CALLBACK_FIELDS = ("code", "state", "iss", "error")
 
 @dataclass(frozen=True, slots=True)
 class PendingSignIn:
-    """A sign-in between the authorization request and its answer. The credential has the requested scope."""
+    """A sign-in between the authorization request and its answer.
+
+    The credential has the requested scope.
+    """
 
     identity: Identity
     credential: Credential = field(repr=False)
     server: "ServerMetadata"
     expires: float
     state: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)
-    browser: str = field(default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False)  # its cookie
+    browser: str = field(
+        default_factory=lambda: secrets.token_urlsafe(STATE_BYTES), repr=False
+    )  # its cookie
     verifier: str = field(default_factory=lambda: secrets.token_urlsafe(VERIFIER_BYTES), repr=False)
 
     @property
@@ -46,7 +51,9 @@ class PendingSignIns:
         self._clock = clock
         self._pending: BoundedDict[str, PendingSignIn] = BoundedDict(MAX_PENDING)
 
-    def add(self, identity: Identity, credential: Credential, server: "ServerMetadata") -> PendingSignIn:
+    def add(
+        self, identity: Identity, credential: Credential, server: "ServerMetadata"
+    ) -> PendingSignIn:
         pending = PendingSignIn(identity, credential, server, self._clock() + PENDING_SECONDS)
         self._pending[pending.state] = pending
         return pending
@@ -55,7 +62,9 @@ class PendingSignIns:
         """Return the sign-in with this state, once."""
         pending = self._pending.pop(state, None)
         if pending is None or pending.expires <= self._clock():
-            raise ToolError("the sign-in failed: its state is unknown, was used before or has expired")
+            raise ToolError(
+                "the sign-in failed: its state is unknown, was used before or has expired"
+            )
         return pending
 
     def discard(self, pending: PendingSignIn) -> None:

@@ -1,4 +1,6 @@
-"""The sign-ins of the application: tokens for requests, starting and finishing sign-ins, and their state."""
+"""The sign-ins of the application: tokens for requests, starting and finishing sign-ins, and their
+state.
+"""
 
 import hmac
 import importlib
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
 
 CALLBACK_PATH = "/oauth/callback"
 CLIENT_PATH = "/oauth/client.json"
-HEAVY_MODULE = "onetool.net.oauth.token_requests"  # it imports the MCP SDK, which would block the event loop
+HEAVY_MODULE = (  # it imports the MCP SDK, which would block the event loop
+    "onetool.net.oauth.token_requests"
+)
 LOOPBACK_REDIRECTS = ("http://127.0.0.1/callback", "http://localhost/callback")
 DEFAULT_AGENT = "default"
 ACCEPT = "accept"  # the answer of a client that shows the URL
@@ -42,9 +46,12 @@ NO_CREDENTIAL = Credential("", "", "")
 
 
 class SignIns:
-    """The sign-ins. `own_ports` are the ports of OneTool's own servers, which requests must not reach.
+    """The sign-ins.
 
-    `find_bundle_target` returns what to sign in to for the tools of a bundle, or None. It may block on disk access.
+    `own_ports` are the ports of OneTool's own servers, which requests must not reach.
+
+    `find_bundle_target` returns what to sign in to for the tools of a bundle, or None. It may block
+    on disk access.
     """
 
     find_bundle_target: Callable[[str], SignInTarget | None]
@@ -70,7 +77,7 @@ class SignIns:
         await self._tasks.wait()
         await self._net.close()
 
-    # --- tokens -------------------------------------------------------------------------------------------------------
+    # --- tokens -----------------------------------------------------------------------------------
 
     def get_source(self, identity: Identity) -> TokenSource:
         """Return the source of the token of an identity."""
@@ -91,7 +98,9 @@ class SignIns:
         )
 
     def _http(self, target: SignInTarget) -> GuardedHttp:
-        return GuardedHttp(self._net, target.url, allow_private_addresses=self._allow_private_addresses)
+        return GuardedHttp(
+            self._net, target.url, allow_private_addresses=self._allow_private_addresses
+        )
 
     async def _open_requests(self, target: SignInTarget) -> "TokenRequests":
         await run_in_thread(importlib.import_module, HEAVY_MODULE)
@@ -99,32 +108,42 @@ class SignIns:
 
         return TokenRequests(self._http(target), target.settings)
 
-    # --- sign-ins of people -------------------------------------------------------------------------------------------
+    # --- sign-ins of people -----------------------------------------------------------------------
 
     async def find_target(self, name: str) -> SignInTarget:
         """Return the server or API with this name. Raise if it cannot be signed in to."""
         if name in self._servers:
             target = make_server_target(name, self._servers[name])
             if target is None:
-                reason = f"{name} cannot be signed in to: it runs on stdio or has its own header Authorization"
-                raise ToolError(reason, hint=f"set its credentials in servers.{name} in onetool.yaml")
+                reason = (
+                    f"{name} cannot be signed in to: it runs on stdio or has its own header"
+                    " Authorization"
+                )
+                raise ToolError(
+                    reason, hint=f"set its credentials in servers.{name} in onetool.yaml"
+                )
             return target
         target = await run_in_thread(self.find_bundle_target, name)
         if target is None:
             configured = ", ".join(self._servers) or "none"
             raise ToolError(
-                f"no server or bundle with OAuth named {quote(name)}", hint=f"configured servers: {configured}"
+                f"no server or bundle with OAuth named {quote(name)}",
+                hint=f"configured servers: {configured}",
             )
         return target
 
-    async def discover(self, target: SignInTarget, on_step: "OnStep" = lambda _: None) -> "Discovered":
+    async def discover(
+        self, target: SignInTarget, on_step: "OnStep" = lambda _: None
+    ) -> "Discovered":
         await run_in_thread(importlib.import_module, HEAVY_MODULE)
         from onetool.net.oauth.discovery import Discovery
 
         return await Discovery(self._http(target), target, on_step).discover()
 
     async def ask_client(self, error: SignInRequired, context: ToolContext) -> bool:
-        """Show the URL to the person at the client, if that is on this machine. Return whether a sign-in was finished.
+        """Show the URL to the person at the client, if that is on this machine.
+
+        Return whether a sign-in was finished.
 
         The run does not count the time.
         """
@@ -142,7 +161,9 @@ class SignIns:
                 pending = await self.begin(identity, callback.redirect_uri)
                 callback.accept(partial(self.try_to_finish, pending))
                 message = f"Sign in to {identity.label}, so that a tool call can continue"
-                request = types.ElicitRequest(params=types.ElicitRequestURLParams(message=message, url=pending.url))
+                request = types.ElicitRequest(
+                    params=types.ElicitRequestURLParams(message=message, url=pending.url)
+                )
                 with context.client.waiting():
                     answer = await send_request(request)
                     if getattr(answer, "action", None) != ACCEPT:
@@ -154,28 +175,39 @@ class SignIns:
         return True
 
     async def begin(self, identity: Identity, redirect_uri: str) -> PendingSignIn:
-        """Find the authorization server, register a client and return the sign-in, which waits for a person."""
+        """Find the authorization server, register a client and return the sign-in, which waits for
+        a person.
+        """
         server, credential = await self._prepare(identity, redirect_uri)
         if server.authorization_endpoint is None:
             raise ToolError(
-                f"{identity.target.name} has no authorization endpoint", hint="use grant client_credentials"
+                f"{identity.target.name} has no authorization endpoint",
+                hint="use grant client_credentials",
             )
         return self.pending.add(identity, credential, server)
 
-    async def finish(self, fields: Mapping[str, str], browser: str | None = None) -> tuple[Identity, Credential]:
+    async def finish(
+        self, fields: Mapping[str, str], browser: str | None = None
+    ) -> tuple[Identity, Credential]:
         """Finish the sign-in with the fields of its callback, which can be used once.
 
         `browser` is the cookie of the browser, unless the callback is on loopback.
         """
         pending = self.pending.take(fields.get("state", ""))
-        if browser is not None and not hmac.compare_digest(pending.browser.encode(), browser.encode()):
-            raise ToolError("the sign-in failed: it was not started in this browser. Start it again")
+        if browser is not None and not hmac.compare_digest(
+            pending.browser.encode(), browser.encode()
+        ):
+            raise ToolError(
+                "the sign-in failed: it was not started in this browser. Start it again"
+            )
         code = pending.server.read_code(fields)
         requests = await self._open_requests(pending.identity.target)
         answer = await requests.exchange_code(pending.credential, code, pending.verifier)
         return pending.identity, await self._complete(pending.identity, pending.credential, answer)
 
-    async def _complete(self, identity: Identity, credential: Credential, answer: "TokenAnswer") -> Credential:
+    async def _complete(
+        self, identity: Identity, credential: Credential, answer: "TokenAnswer"
+    ) -> Credential:
         credential = credential.add_tokens(answer)
         await self.get_source(identity).store(credential)
         return credential
@@ -195,19 +227,28 @@ class SignIns:
         server, credential = await self._prepare(identity, LOOPBACK_REDIRECTS[0])
         if server.device_authorization_endpoint is None:
             raise ToolError(
-                f"{server.issuer} does not support the device flow: device_authorization_endpoint is missing",
+                f"{server.issuer} does not support the device flow: device_authorization_endpoint"
+                " is missing",
                 hint=f"{identity.command} --no-browser",
             )
         requests = await self._open_requests(identity.target)
         return await requests.request_device(server, credential), credential
 
-    async def finish_device(self, identity: Identity, codes: "DeviceCodes", credential: Credential) -> Credential:
+    async def finish_device(
+        self, identity: Identity, codes: "DeviceCodes", credential: Credential
+    ) -> Credential:
         """Wait until the person has signed in on another device."""
         requests = await self._open_requests(identity.target)
-        return await self._complete(identity, credential, await requests.wait_for_device(credential, codes))
+        return await self._complete(
+            identity, credential, await requests.wait_for_device(credential, codes)
+        )
 
-    async def _prepare(self, identity: Identity, redirect_uri: str) -> tuple["ServerMetadata", Credential]:
-        """Find the authorization server. Return it with a credential that has a client and the scope to request.
+    async def _prepare(
+        self, identity: Identity, redirect_uri: str
+    ) -> tuple["ServerMetadata", Credential]:
+        """Find the authorization server.
+
+        Return it with a credential that has a client and the scope to request.
 
         A client that was registered before is used again.
         """
@@ -216,7 +257,10 @@ class SignIns:
         server = discovered.server
         before = await self.get_source(identity).read()
         discovered = replace(discovered, scope=_merge_scopes(discovered.scope, before))
-        is_same = before is not None and (before.issuer, before.redirect_uri) == (str(server.issuer), redirect_uri)
+        is_same = before is not None and (before.issuer, before.redirect_uri) == (
+            str(server.issuer),
+            redirect_uri,
+        )
         if before is not None and is_same and target.settings.client_id is None:
             return server, replace(
                 before.drop_tokens(),
@@ -227,7 +271,11 @@ class SignIns:
                 user="",
             )
         requests = await self._open_requests(target)
-        client_url = f"{self.public_url}{CLIENT_PATH}" if (self.public_url or "").startswith("https://") else None
+        client_url = (
+            f"{self.public_url}{CLIENT_PATH}"
+            if (self.public_url or "").startswith("https://")
+            else None
+        )
         return server, await requests.register(discovered, redirect_uri, client_url)
 
     async def sign_out(self, identity: Identity) -> bool:
@@ -241,7 +289,7 @@ class SignIns:
             await (await self._open_requests(identity.target)).revoke(credential)
         return True
 
-    # --- state --------------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     async def describe(self, identity: Identity) -> JsonObject:
         """Return the state of a sign-in, without secrets."""
@@ -286,7 +334,9 @@ class SignIns:
 
 
 def make_server_target(name: str, server: Server) -> SignInTarget | None:
-    """Return what to sign in to for a server, or None if it has no URL or its own header Authorization."""
+    """Return what to sign in to for a server, or None if it has no URL or its own header
+    Authorization.
+    """
     if server.url is None or any(header.lower() == "authorization" for header in server.headers):
         return None
     return SignInTarget(
@@ -300,7 +350,10 @@ def make_server_target(name: str, server: Server) -> SignInTarget | None:
 
 
 def identify(target: SignInTarget, account: str = "", agent: str = DEFAULT_AGENT) -> Identity:
-    """Return the identity for an account and an agent. Raise if the settings do not have the account."""
+    """Return the identity for an account and an agent.
+
+    Raise if the settings do not have the account.
+    """
     account = account or (target.accounts[0] if target.accounts else "")
     if account and account not in target.accounts:
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""Requests to the endpoints of an authorization server: registration, tokens, devices and revocation.
+"""Requests to the endpoints of an authorization server: registration, tokens, devices and
+revocation.
 
 Answers are parsed by the models of the MCP SDK. This imports the SDK, as `discovery` does.
 """
@@ -13,7 +14,13 @@ from urllib.parse import quote as quote_url, urlencode
 
 from mcp.client.auth.utils import issuers_match
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
-from pydantic import BaseModel, Field, ValidationError, ValidatorFunctionWrapHandler, field_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import Request, Response
@@ -28,7 +35,11 @@ from onetool_child.json_types import JsonObject
 SUCCESS = frozenset({200, 201})
 SERVER_ERROR = 500
 TOO_MANY = 429
-AUTH_METHODS = ("none", "client_secret_post", "client_secret_basic")  # of clients that are registered here
+AUTH_METHODS = (
+    "none",
+    "client_secret_post",
+    "client_secret_basic",
+)  # of clients that are registered here
 ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 ASSERTION_SECONDS = 300
 DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
@@ -58,7 +69,10 @@ class TokenAnswer(OAuthToken):
             return None
 
     def read_user(self) -> str:
-        """Return the name of the user, for people to see. The token came from the issuer, so it needs no signature."""
+        """Return the name of the user, for people to see.
+
+        The token came from the issuer, so it needs no signature.
+        """
         import jwt
 
         try:
@@ -66,7 +80,14 @@ class TokenAnswer(OAuthToken):
         except jwt.InvalidTokenError:
             return ""
         names = (claims.get(name) for name in USER_CLAIMS)
-        return next((name[:MAX_SHOWN_CHARS] for name in names if isinstance(name, str) and name.isprintable()), "")
+        return next(
+            (
+                name[:MAX_SHOWN_CHARS]
+                for name in names
+                if isinstance(name, str) and name.isprintable()
+            ),
+            "",
+        )
 
 
 class DeviceCodes(BaseModel):
@@ -86,8 +107,12 @@ class TokenRequests:
     http: GuardedHttp
     settings: OAuth
 
-    async def register(self, discovered: Discovered, redirect_uri: str, client_url: str | None = None) -> Credential:
-        """Return a credential without tokens: with the client of the settings, a client document, or a new client."""
+    async def register(
+        self, discovered: Discovered, redirect_uri: str, client_url: str | None = None
+    ) -> Credential:
+        """Return a credential without tokens: with the client of the settings, a client document,
+        or a new client.
+        """
         server = discovered.server
         credential = Credential(
             issuer=str(server.issuer),
@@ -99,15 +124,20 @@ class TokenRequests:
             scope=discovered.scope,
         )
         if self.settings.client_id is not None:
-            auth_method = self._choose_auth_method(server.token_endpoint_auth_methods_supported or [])
+            auth_method = self._choose_auth_method(
+                server.token_endpoint_auth_methods_supported or []
+            )
             return replace(credential, auth_method=auth_method)
         if client_url is not None and server.client_id_metadata_document_supported:
             return replace(credential, client_id=client_url)
         if server.registration_endpoint is None:
             raise ConfigError(
                 f"{server.issuer} has no registration_endpoint: clients must be registered by hand",
-                hint="register a client there with the redirect URI "
-                f"{redirect_uri or 'http://127.0.0.1/callback'}, then set auth: {{type: oauth, client_id: ...}}",
+                hint=(
+                    "register a client there with the redirect URI"
+                    f" {redirect_uri or 'http://127.0.0.1/callback'}, then set auth: {{type: oauth,"
+                    " client_id: ...}"
+                ),
             )
         return await self._register_client(server, credential)
 
@@ -116,7 +146,11 @@ class TokenRequests:
             return "private_key_jwt"
         if self.settings.client_secret is None:
             return "none"
-        return "client_secret_post" if supported and "client_secret_basic" not in supported else "client_secret_basic"
+        return (
+            "client_secret_post"
+            if supported and "client_secret_basic" not in supported
+            else "client_secret_basic"
+        )
 
     async def _register_client(self, server: ServerMetadata, credential: Credential) -> Credential:
         supported = server.token_endpoint_auth_methods_supported or ()
@@ -126,8 +160,12 @@ class TokenRequests:
                 "client_name": "OneTool",
                 "redirect_uris": [credential.redirect_uri],
                 "grant_types": ["authorization_code", "refresh_token", *device_grants],
-                "token_endpoint_auth_method": next((way for way in AUTH_METHODS if way in supported), "none"),
-                "application_type": "native" if credential.redirect_uri.startswith("http://") else "web",
+                "token_endpoint_auth_method": next(
+                    (way for way in AUTH_METHODS if way in supported), "none"
+                ),
+                "application_type": (
+                    "native" if credential.redirect_uri.startswith("http://") else "web"
+                ),
                 "scope": credential.scope or None,
             }
         )
@@ -139,23 +177,31 @@ class TokenRequests:
         secret = client.client_secret or ""
         method = client.token_endpoint_auth_method or ("client_secret_basic" if secret else "none")
         if method not in AUTH_METHODS or (method != "none" and not secret):
-            raise invalid_document(f"the answer of {url}", f"token_endpoint_auth_method is {quote(method, 60)}")
-        return replace(credential, client_id=client.client_id, client_secret=secret, auth_method=method)
+            raise invalid_document(
+                f"the answer of {url}", f"token_endpoint_auth_method is {quote(method, 60)}"
+            )
+        return replace(
+            credential, client_id=client.client_id, client_secret=secret, auth_method=method
+        )
 
-    # --- tokens -------------------------------------------------------------------------------------------------------
+    # --- tokens -----------------------------------------------------------------------------------
 
     async def exchange_code(self, credential: Credential, code: str, verifier: str) -> TokenAnswer:
         form = {"code": code, "redirect_uri": credential.redirect_uri, "code_verifier": verifier}
         return await self.request_tokens(credential, "authorization_code", **form)
 
     async def refresh(self, credential: Credential) -> TokenAnswer:
-        return await self.request_tokens(credential, "refresh_token", refresh_token=credential.refresh_token)
+        return await self.request_tokens(
+            credential, "refresh_token", refresh_token=credential.refresh_token
+        )
 
     async def request_tokens(self, credential: Credential, grant: str, **form: str) -> TokenAnswer:
         url = credential.token_endpoint
         form = {"grant_type": grant, **form, "resource": credential.resource}
         response = await self._post(credential, url, "token_endpoint", **form)
-        return parse_document(TokenAnswer, _parse_answer("request of a token", response), f"the answer of {url}")
+        return parse_document(
+            TokenAnswer, _parse_answer("request of a token", response), f"the answer of {url}"
+        )
 
     async def request_device(self, server: ServerMetadata, credential: Credential) -> DeviceCodes:
         """Start a device flow. The verification URL is checked."""
@@ -174,7 +220,9 @@ class TokenRequests:
         while time.monotonic() < deadline:
             await asyncio.sleep(min(interval, MAX_INTERVAL_SECONDS))
             try:
-                return await self.request_tokens(credential, DEVICE_GRANT, device_code=codes.device_code)
+                return await self.request_tokens(
+                    credential, DEVICE_GRANT, device_code=codes.device_code
+                )
             except TokenRejected as error:
                 if error.fields.get("error") == "slow_down":
                     interval += DEFAULT_INTERVAL_SECONDS
@@ -186,20 +234,28 @@ class TokenRequests:
         """Revoke the tokens at the authorization server, if it supports that."""
         token = credential.refresh_token or credential.access_token
         if credential.revocation_endpoint and token:
-            await self._post(credential, credential.revocation_endpoint, "revocation_endpoint", token=token)
+            await self._post(
+                credential, credential.revocation_endpoint, "revocation_endpoint", token=token
+            )
 
     async def _post(self, credential: Credential, url: str, source: str, **form: str) -> Response:
         """Send a form without its empty fields, and with the proof of the client."""
         proof, headers = self._authenticate(credential)
         fields = {name: value for name, value in form.items() if value}
         content = urlencode(fields | proof).encode()
-        return await self.http.send(Request("POST", url, (FORM, ACCEPT, *headers.items()), content), source)
+        return await self.http.send(
+            Request("POST", url, (FORM, ACCEPT, *headers.items()), content), source
+        )
 
     def _authenticate(self, credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
-        """Return fields and headers with the proof of the client, which only the issuer in the settings gets."""
+        """Return fields and headers with the proof of the client, which only the issuer in the
+        settings gets.
+        """
         issuer = self.settings.issuer
         if issuer is not None and not issuers_match(credential.issuer, issuer):
-            message = f"the sign-in is of {credential.issuer}, but the settings name the issuer {issuer}"
+            message = (
+                f"the sign-in is of {credential.issuer}, but the settings name the issuer {issuer}"
+            )
             raise TokenRejected(message, error="invalid_grant")
         secret = credential.client_secret or self.settings.client_secret or ""
         client_id = credential.client_id
@@ -222,7 +278,9 @@ class TokenRequests:
         try:
             key = load_pem_private_key((self.settings.private_key or "").encode(), None)
         except (ValueError, TypeError):
-            raise ConfigError("auth.private_key is not a private key in PEM format without a password") from None
+            raise ConfigError(
+                "auth.private_key is not a private key in PEM format without a password"
+            ) from None
         curves = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
         if isinstance(key, ec.EllipticCurvePrivateKey) and key.curve.name in curves:
             algorithm = curves[key.curve.name]
@@ -231,7 +289,10 @@ class TokenRequests:
         elif isinstance(key, ed25519.Ed25519PrivateKey):
             algorithm = "EdDSA"
         else:
-            raise ConfigError("auth.private_key has an unsupported type: use RSA, EC (P-256, P-384, P-521) or Ed25519")
+            raise ConfigError(
+                "auth.private_key has an unsupported type: use RSA, EC (P-256, P-384, P-521) or"
+                " Ed25519"
+            )
         now = int(time.time())
         claims = {
             "iss": credential.client_id,
@@ -252,6 +313,9 @@ def _parse_answer(subject: str, response: Response) -> JsonObject:
         return answer
     code = (answer or {}).get("error")
     if response.status >= SERVER_ERROR or response.status == TOO_MANY or not isinstance(code, str):
-        raise NetworkError(f"{subject} failed: the authorization server returned {response.status}", reason="protocol")
+        raise NetworkError(
+            f"{subject} failed: the authorization server returned {response.status}",
+            reason="protocol",
+        )
     shown = describe_code(code)
     raise TokenRejected(f"{subject} failed: the authorization server answered {shown}", error=shown)

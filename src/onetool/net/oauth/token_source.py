@@ -1,7 +1,9 @@
-"""The token of one identity: read from the store, refreshed when it expires, once for all callers and processes.
+"""The token of one identity: read from the store, refreshed when it expires, once for all callers
+and processes.
 
-The lock of the store is held while a token is refreshed, never while a request uses the token. A process that gets the
-lock reads the store again and uses the token of another process if there is a newer one.
+The lock of the store is held while a token is refreshed, never while a request uses the token. A
+process that gets the lock reads the store again and uses the token of another process if there is a
+newer one.
 """
 
 import asyncio
@@ -84,7 +86,10 @@ class TokenSource:
         return (await self._start(self._renew_stored(used))).access_token
 
     async def _start(self, work: "Awaitable[Credential]") -> Credential:
-        """Run the work once for all callers. A cancelled caller does not cancel it: a token could get lost."""
+        """Run the work once for all callers.
+
+        A cancelled caller does not cancel it: a token could get lost.
+        """
         if self._renewal is None or self._renewal.done():
             self._renewal = self._tasks.start(work)
         else:
@@ -113,16 +118,23 @@ class TokenSource:
     async def _renew_checked(self, current: Credential | None) -> Credential:
         label = self.identity.label
         is_machine = self.identity.target.is_machine
-        if not is_machine and (current is None or not current.refresh_token):  # somebody has signed out
+        if not is_machine and (
+            current is None or not current.refresh_token
+        ):  # somebody has signed out
             raise self.identity.require_sign_in()
         try:
             return await self._renew(self.identity, None if is_machine else current)
         except TokenRejected as error:
             if is_machine:
-                hint = f"check client_id and the secret or key of servers.{self.identity.target.name}.auth"
+                hint = (
+                    "check client_id and the secret or key of"
+                    f" servers.{self.identity.target.name}.auth"
+                )
                 raise ToolError(f"cannot sign in to {label}: {error.message}", hint=hint) from None
             if error.fields.get("error") in FINAL_ERRORS:
-                raise self.identity.require_sign_in(f"the sign-in to {label} has ended: {error.message}") from None
+                raise self.identity.require_sign_in(
+                    f"the sign-in to {label} has ended: {error.message}"
+                ) from None
             raise ToolError(f"cannot refresh the token of {label}: {error.message}") from None
 
     async def store(self, credential: Credential) -> None:
@@ -134,12 +146,16 @@ class TokenSource:
         if await self.read() is not None:
             await self._update(lambda current: current and change(current))
 
-    async def _update(self, change: Callable[[Credential | None], Credential | None]) -> Credential | None:
+    async def _update(
+        self, change: Callable[[Credential | None], Credential | None]
+    ) -> Credential | None:
         def apply(text: str | None) -> str | None:
             changed = change(_parse(text))
             return None if changed is None else changed.to_json()
 
-        text = await run_in_thread(self._store.update, self.identity.key, apply, limiter=self._limiter)
+        text = await run_in_thread(
+            self._store.update, self.identity.key, apply, limiter=self._limiter
+        )
         self._version = ()
         return _parse(text)
 

@@ -46,7 +46,12 @@ class Media:
     @classmethod
     def open(cls, state: "State", output: "Output") -> Self:
         """Open the stored media with limits from the settings."""
-        return cls(state.open_parts("media"), output.result_ttl, state.clock_watch.clock, output.max_stored_bytes)
+        return cls(
+            state.open_parts("media"),
+            output.result_ttl,
+            state.clock_watch.clock,
+            output.max_stored_bytes,
+        )
 
     def put(self, data: bytes, mime_type: str, agent: str, token_id: str = "") -> str:
         """Store a blob and return its handle, which is valid for this agent and token."""
@@ -72,7 +77,10 @@ class Media:
         return handle
 
     def get(self, handle: object, agent: str, token_id: str = "") -> Blob:
-        """Return the blob with this handle. Without a token, an agent reads the blobs of all its tokens."""
+        """Return the blob with this handle.
+
+        Without a token, an agent reads the blobs of all its tokens.
+        """
         missing = ToolError(f"media {str(handle)[:50]!r} not found or expired; run the call again")
         if not is_handle(handle):
             raise missing
@@ -95,7 +103,12 @@ class Media:
     def _make_room(self, size: int) -> None:
         kept = self._parts.clean(self._ttl)
         if size > self._max_bytes:
-            raise StorageError(f"cannot store {size} bytes: the limit is {self._max_bytes} (output.max_stored_bytes)")
-        blobs = sorted(Stored(files.modified_at, handle, "", files.size) for handle, files in kept.items())
+            raise StorageError(
+                f"cannot store {size} bytes: the limit is {self._max_bytes}"
+                " (output.max_stored_bytes)"
+            )
+        blobs = sorted(
+            Stored(files.modified_at, handle, "", files.size) for handle, files in kept.items()
+        )
         for blob in select_oldest(blobs, size, self._max_bytes):
             self._parts.remove(blob.handle, MEDIA_PARTS)

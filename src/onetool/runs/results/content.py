@@ -15,7 +15,10 @@ _MARK = struct.Struct("<3Q")
 
 
 class Mark(NamedTuple):
-    """The start of a page: the number of bytes, characters and line breaks before it. The last mark is the end."""
+    """The start of a page: the number of bytes, characters and line breaks before it.
+
+    The last mark is the end.
+    """
 
     size: int
     chars: int
@@ -26,7 +29,9 @@ START = Mark(0, 0, 0)
 
 
 def encode_pages(pieces: Iterable[str], marks: list[Mark]) -> Iterator[bytes]:
-    """Yield the pages as UTF-8, and append the mark after each to `marks`, which begin with `START`."""
+    """Yield the pages as UTF-8, and append the mark after each to `marks`, which begin with
+    `START`.
+    """
     for text in _split_pages(pieces):
         # A lone surrogate becomes an escape that Python and JSON understand.
         page = text.encode("utf-8", "backslashreplace")
@@ -86,7 +91,8 @@ class ResultContent:
         return map(bytes.decode, self.pages(first))
 
     def lines(self, first: int = 1) -> Iterator[str]:
-        # A page may begin inside a line, so start with a page that has a line break before the requested line.
+        # A page may begin inside a line, so start with a page that has a line break before the
+        # requested line.
         page = self._last_page_below("breaks", first - 1)
         skipped = first - 1 - self._mark(page).breaks
         return islice(_split_lines(self.texts(page)), skipped, None)
@@ -103,15 +109,24 @@ class ResultContent:
                 return
 
     def read_all(self) -> str:
-        # Joining a list of pages would need twice the memory; CPython extends a string with one reference in place.
+        # Joining a list of pages would need twice the memory; CPython extends a string with one
+        # reference in place.
         text = ""
         for page in self.texts():
             text += page
         return text
 
     def _last_page_below(self, column: Literal["chars", "breaks"], count: int) -> int:
-        """Return the last page with fewer characters or line breaks before it than `count`, or the first page."""
-        return max(0, bisect_left(range(self._last), count, key=lambda page: getattr(self._mark(page), column)) - 1)
+        """Return the last page with fewer characters or line breaks before it than `count`, or the
+        first page.
+        """
+        return max(
+            0,
+            bisect_left(
+                range(self._last), count, key=lambda page: getattr(self._mark(page), column)
+            )
+            - 1,
+        )
 
     def _mark(self, page: int) -> Mark:
         self._index.seek(page * _MARK.size)

@@ -9,7 +9,9 @@ from onetool.errors import ToolTimeout
 
 
 class Hit(NamedTuple):
-    """A hit. Hits sort by rank; `back` is the negated position, so the first of equal hits ranks higher."""
+    """A hit. Hits sort by rank; `back` is the negated position, so the first of equal hits ranks
+    higher.
+    """
 
     score: float
     back: int
@@ -17,7 +19,9 @@ class Hit(NamedTuple):
 
 
 class Deadline:
-    """The end of a search, checked before each short step; even a search in linear time may take minutes."""
+    """The end of a search, checked before each short step; even a search in linear time may take
+    minutes.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds

@@ -1,7 +1,9 @@
-"""Regular expression search: the matching lines or, in text without useful lines, the text around each match.
+"""Regular expression search: the matching lines or, in text without useful lines, the text around
+each match.
 
-RE2 searches short stretches, because some patterns cost 70 µs per byte, and because finding each of many matches may
-scan all of the remaining text. As a consequence, matches above a certain length may be missed.
+RE2 searches short stretches, because some patterns cost 70 µs per byte, and because finding each of
+many matches may scan all of the remaining text. As a consequence, matches above a certain length
+may be missed.
 """
 
 import re
@@ -12,7 +14,9 @@ from typing import Any
 from onetool.errors import ArgumentError
 from onetool.runs.results.hits import Deadline, Hit
 
-_MAX_MEMORY_BYTES = 1 << 18  # of RE2; bounds the states of a pattern, and thereby the cost per byte of text
+_MAX_MEMORY_BYTES = (
+    1 << 18
+)  # of RE2; bounds the states of a pattern, and thereby the cost per byte of text
 _MAX_QUOTED_CHARS = 500
 _TOKEN = re.compile(r"\\.|\(\?[a-zA-Z]*-[a-zA-Z]*m", re.DOTALL)
 _ANCHORS = {r"\A": "^", r"\Z": "$", r"\z": "$"}
@@ -31,7 +35,9 @@ def find_lines(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iter
         at = 0
         while (place := find_next(block, at, len(block) + 1)) is not None:
             start = block.rfind(b"\n", at, place) + 1 or at
-            end = block.find(b"\n", place) % (len(block) + 1)  # without a line break, the end of the block
+            end = block.find(b"\n", place) % (
+                len(block) + 1
+            )  # without a line break, the end of the block
             number += block.count(b"\n", at, start)
             yield Hit(0, -number, block[start:end].decode())
             at = end + 1
@@ -62,7 +68,9 @@ def find_parts(pages: Iterable[bytes], pattern: Any, deadline: Deadline) -> Iter
         before = page[-1:]
 
 
-def _make_finder(pattern: Any, sure: int, deadline: Deadline) -> Callable[[bytes, int, int], int | None]:
+def _make_finder(
+    pattern: Any, sure: int, deadline: Deadline
+) -> Callable[[bytes, int, int], int | None]:
     """Return a function that finds the start of the first match in a text between two positions.
 
     A match that is longer than `sure` bytes may be missed.
@@ -106,11 +114,13 @@ def _align(text: bytes, at: int) -> int:
     return min(at, len(text))
 
 
-# --- patterns --------------------------------------------------------------------------------------------------------
+# --- patterns -------------------------------------------------------------------------------------
 
 
 def compile_pattern(pattern: str, ignore_case: bool) -> Any:
-    """Compile a regular expression that matches in linear time and within lines; blocks of lines are searched."""
+    """Compile a regular expression that matches in linear time and within lines; blocks of lines
+    are searched.
+    """
     import re2
 
     options = re2.Options()
@@ -121,7 +131,9 @@ def compile_pattern(pattern: str, ignore_case: bool) -> Any:
     try:
         return re2.compile(f"(?m){_line_by_line(pattern)}", options)
     except re2.error as error:
-        raise _pattern_error(pattern, error.args[0].decode(errors="replace").replace("(?m)", "", 1)) from None
+        raise _pattern_error(
+            pattern, error.args[0].decode(errors="replace").replace("(?m)", "", 1)
+        ) from None
     except UnicodeEncodeError:
         raise _pattern_error(pattern, "it contains a lone surrogate") from None
 
@@ -130,8 +142,12 @@ def _line_by_line(pattern: str) -> str:
     """Return the pattern with all start and end anchors changed to those of a line."""
 
     def replace_token(token: re.Match[str]) -> str:
-        if token[0] == r"\C" or token[0].startswith("("):  # a single byte, or ^ and $ for the whole text
-            raise _pattern_error(pattern, f"{token[0]} is not supported, because each line is searched separately")
+        if token[0] == r"\C" or token[0].startswith(
+            "("
+        ):  # a single byte, or ^ and $ for the whole text
+            raise _pattern_error(
+                pattern, f"{token[0]} is not supported, because each line is searched separately"
+            )
         return _ANCHORS.get(token[0], token[0])
 
     return _TOKEN.sub(replace_token, pattern)
@@ -142,6 +158,11 @@ def _pattern_error(pattern: str, reason: str) -> ArgumentError:
     quoted = pattern[:_MAX_QUOTED_CHARS]
     reason = reason[:_MAX_QUOTED_CHARS]
     if not _BEYOND_RE2.match(reason):
-        return ArgumentError(f"{quoted!r} is not a valid regular expression: {reason}", pattern=quoted)
-    rule = "searches take linear time (RE2), so lookaround, atomic groups and backreferences are not supported"
+        return ArgumentError(
+            f"{quoted!r} is not a valid regular expression: {reason}", pattern=quoted
+        )
+    rule = (
+        "searches take linear time (RE2), so lookaround, atomic groups and backreferences are not"
+        " supported"
+    )
     return ArgumentError(f"{quoted!r} cannot be searched for: {reason}; {rule}", pattern=quoted)

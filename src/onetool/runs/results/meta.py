@@ -22,12 +22,15 @@ class Meta:
     agent: str
     kind: Literal["json", "text"]
     total_chars: int
-    value_beside: bool  # whether the data has its own file, because the text renders it in another format
-    token_id: str = ""  # of the token that the agent used
-    is_untrusted: bool = (
-        False  # whether it is always sanitized: it came from an untrusted server, or the code asked for it
+    value_beside: (
+        bool  # whether the data has its own file, because the text renders it in another format
     )
-    labels: JsonMapping | None = None  # of the session that stored it, for the policy `guarded`; None: unknown
+    token_id: str = ""  # of the token that the agent used
+    # whether it is always sanitized: it came from an untrusted server, or the code asked for it
+    is_untrusted: bool = False
+    labels: JsonMapping | None = (
+        None  # of the session that stored it, for the policy `guarded`; None: unknown
+    )
     version: int = VERSION
 
     @property

@@ -1,4 +1,6 @@
-"""Limits on the disk space of stored results, and which results are removed to make room for a new one."""
+"""Limits on the disk space of stored results, and which results are removed to make room for a new
+one.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,7 +9,8 @@ from onetool.errors import StorageError
 
 DEFAULT_MAX_BYTES = 1 << 30
 DEFAULT_MAX_AGENT_BYTES = 1 << 28
-SPARE_SHARE = 20  # of the results are removed beyond need, so that the next ones do not look at all others again
+# of the results are removed beyond need, so that the next ones do not look at all others again
+SPARE_SHARE = 20
 
 
 class Stored(NamedTuple):
@@ -25,7 +28,11 @@ class Quota(NamedTuple):
 
     def check_size(self, size: int) -> None:
         """Raise StorageError for a result that would not fit even if it were the only one."""
-        setting = "max_stored_bytes" if self.max_bytes < self.max_agent_bytes else "max_stored_bytes_per_agent"
+        setting = (
+            "max_stored_bytes"
+            if self.max_bytes < self.max_agent_bytes
+            else "max_stored_bytes_per_agent"
+        )
         limit = min(self.max_bytes, self.max_agent_bytes)
         if size > limit:
             raise StorageError(
@@ -34,8 +41,11 @@ class Quota(NamedTuple):
                 limit=limit,
             )
 
-    def find_surplus(self, results: Iterable[Stored], new: Stored, unfinished: int = 0) -> list[Stored]:
-        """Return the results that the new one evicts: the oldest of its agent, then the oldest of all.
+    def find_surplus(
+        self, results: Iterable[Stored], new: Stored, unfinished: int = 0
+    ) -> list[Stored]:
+        """Return the results that the new one evicts: the oldest of its agent, then the oldest of
+        all.
 
         `unfinished` is the size of results that are being written, which count and are not evicted.
         """
@@ -49,7 +59,9 @@ class Quota(NamedTuple):
 
 
 def select_oldest(oldest_first: Iterable[Stored], size: int, limit: int) -> list[Stored]:
-    """Return the results to remove, so that the others and a new one of this size are within the limit."""
+    """Return the results to remove, so that the others and a new one of this size are within the
+    limit.
+    """
     oldest_first = list(oldest_first)
     surplus = size + sum(result.size for result in oldest_first) - limit
     selected: list[Stored] = []

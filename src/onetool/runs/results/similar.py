@@ -21,7 +21,8 @@ class Piece(NamedTuple):
 def check_needle(needle: str) -> None:
     if len(needle) > _PIECE_CHARS:
         raise ArgumentError(
-            f"the search text is too long: a fuzzy search takes up to {_PIECE_CHARS} characters, got {len(needle)}"
+            f"the search text is too long: a fuzzy search takes up to {_PIECE_CHARS} characters,"
+            f" got {len(needle)}"
         )
 
 
@@ -40,27 +41,40 @@ def split_pages(pages: Iterable[str], needle: str) -> Iterator[Piece]:
 
 
 def _cut(text: str, with_more: str, needle: str) -> Iterable[tuple[int, str]]:
-    """Split a text into overlapping pieces, so that every match of the needle's length is inside one of them."""
+    """Split a text into overlapping pieces, so that every match of the needle's length is inside
+    one of them.
+    """
     length = _PIECE_CHARS + len(needle) - 1
     if len(with_more) <= length:
         return ((0, text),)
-    return ((start, with_more[start : start + length]) for start in range(0, len(text), _PIECE_CHARS))
+    return (
+        (start, with_more[start : start + length]) for start in range(0, len(text), _PIECE_CHARS)
+    )
 
 
-def find_similar(pieces: Iterator[Piece], needle: str, ignore_case: bool, deadline: Deadline) -> Iterator[Hit]:
+def find_similar(
+    pieces: Iterator[Piece], needle: str, ignore_case: bool, deadline: Deadline
+) -> Iterator[Hit]:
     """Yield the best hit of each position."""
     for _, hits in groupby(_score(pieces, needle, ignore_case, deadline), key=lambda hit: hit.back):
         yield max(hits)
 
 
-def _score(pieces: Iterator[Piece], needle: str, ignore_case: bool, deadline: Deadline) -> Iterator[Hit]:
+def _score(
+    pieces: Iterator[Piece], needle: str, ignore_case: bool, deadline: Deadline
+) -> Iterator[Hit]:
     from rapidfuzz import fuzz, process
 
     while batch := list(islice(pieces, _BATCH_SIZE)):
         deadline.check()
-        # Padded, because the shorter text is searched in the longer one: "}" would match many needles.
+        # Padded, because the shorter text is searched in the longer one: "}" would match many
+        # needles.
         padded = [piece.text.ljust(len(needle) + 1, "\0") for piece in batch]
-        arguments = (needle.lower(), [text.lower() for text in padded]) if ignore_case else (needle, padded)
-        matches = process.extract(*arguments, scorer=fuzz.partial_ratio, limit=None, score_cutoff=_MIN_SCORE)
+        arguments = (
+            (needle.lower(), [text.lower() for text in padded]) if ignore_case else (needle, padded)
+        )
+        matches = process.extract(
+            *arguments, scorer=fuzz.partial_ratio, limit=None, score_cutoff=_MIN_SCORE
+        )
         for index, score in sorted((index, score) for _, score, index in matches):
             yield Hit(score, -batch[index].position, batch[index].line)

@@ -1,7 +1,7 @@
 """The store of large results: put, read a part, load.
 
-A result consists of a text file, an index of its pages, and a meta file, which is written last: without one, the result
-does not exist. The other modules of this package implement the parts.
+A result consists of a text file, an index of its pages, and a meta file, which is written last:
+without one, the result does not exist. The other modules of this package implement the parts.
 """
 
 import json
@@ -82,8 +82,8 @@ class StoredResults:
     ) -> JsonObject:
         """Store the text, or its pieces, and return the summary that replaces it.
 
-        `about` describes it in a few words. `beside` is the data as JSON if the text renders it in another format;
-        `load` returns it.
+        `about` describes it in a few words. `beside` is the data as JSON if the text renders it in
+        another format; `load` returns it.
         """
         handle = new_handle()
         with self._removed_on_error(handle, tool):
@@ -92,7 +92,9 @@ class StoredResults:
             value = None if beside is None else beside.encode("utf-8", "backslashreplace")
             marks = [START]
             pieces = [text] if isinstance(text, str) else text
-            self._files.publish(handle, "txt", self._check_size(encode_pages(pieces, marks), len(value or b"")))
+            self._files.publish(
+                handle, "txt", self._check_size(encode_pages(pieces, marks), len(value or b""))
+            )
             self._files.publish(handle, "idx", pack_marks(marks))
             if value is not None:
                 self._files.publish(handle, "json", [value])
@@ -131,11 +133,12 @@ class StoredResults:
     ) -> JsonObject:
         """Return part of a result: `limit` lines or characters, starting at `offset`.
 
-        `lines` joined by line breaks are the text of the window. By characters, `returned` and `offset` count
-        characters, and `unit` and `total_chars` are added.
+        `lines` joined by line breaks are the text of the window. By characters, `returned` and
+        `offset` count characters, and `unit` and `total_chars` are added.
 
-        A search returns the matching lines or, by characters, the text around each match; `offset` and `limit` count
-        these. `matched_lines` is their number, and `positions` are their offsets in the result.
+        A search returns the matching lines or, by characters, the text around each match; `offset`
+        and `limit` count these. `matched_lines` is their number, and `positions` are their offsets
+        in the result.
         """
         window.check(offset, limit, unit)
         with self._open(handle, agent, token_id) as (meta, content):
@@ -147,7 +150,9 @@ class StoredResults:
                     if in_chars
                     else similar.split_lines(content.lines(), search)
                 )
-                similar_hits = similar.find_similar(pieces, search, ignore_case, Deadline(self._search_seconds))
+                similar_hits = similar.find_similar(
+                    pieces, search, ignore_case, Deadline(self._search_seconds)
+                )
                 part = window.from_hits(*hits.select_best(similar_hits, offset, limit))
             elif search:
                 find = matches.find_parts if in_chars else matches.find_lines
@@ -160,8 +165,12 @@ class StoredResults:
                 part = window.read_lines(content, meta.total_lines, offset, limit)
         return window.build_answer(meta, part, offset, in_chars=in_chars)
 
-    def origin(self, handle: str, agent: str = "default", token_id: str = "") -> tuple[str, bool, JsonMapping | None]:
-        """Return the tool that produced the result, whether it is untrusted, and the labels of its session."""
+    def origin(
+        self, handle: str, agent: str = "default", token_id: str = ""
+    ) -> tuple[str, bool, JsonMapping | None]:
+        """Return the tool that produced the result, whether it is untrusted, and the labels of its
+        session.
+        """
         meta = self._meta(handle, agent, token_id)
         return meta.tool, meta.is_untrusted, meta.labels
 
@@ -176,8 +185,12 @@ class StoredResults:
         except (ValueError, RecursionError):
             raise ToolError(f"cannot load the result {handle} as data; use ot.result()") from None
 
-    def part(self, handle: str, number: int, agent: str = "default", token_id: str = "") -> JsonObject:
-        """Return one part of the text and the number of the next part, for results that are too large to transfer."""
+    def part(
+        self, handle: str, number: int, agent: str = "default", token_id: str = ""
+    ) -> JsonObject:
+        """Return one part of the text and the number of the next part, for results that are too
+        large to transfer.
+        """
         if number < 0:
             raise ValueError(f"part must be >= 0, got {number}")
         with self._open(handle, agent, token_id) as (meta, content):
@@ -211,11 +224,15 @@ class StoredResults:
             yield chunk
 
     def _make_room(self, meta: Meta) -> int:
-        """Remove the oldest results beyond the quota, of which this one is the newest. Return how many.
+        """Remove the oldest results beyond the quota, of which this one is the newest.
+
+        Return how many.
 
         The lock and a fresh list make sure that concurrently stored results are all counted.
         """
-        if self._files.has_room(self._quota.max_bytes, self._quota.max_agent_bytes, meta.agent, meta.handle):
+        if self._files.has_room(
+            self._quota.max_bytes, self._quota.max_agent_bytes, meta.agent, meta.handle
+        ):
             return 0
         with self._files.locked():
             stored = self._files.clean(self._ttl)
@@ -257,7 +274,10 @@ class StoredResults:
 
     @contextmanager
     def _content(self, handle: str) -> Iterator[ResultContent]:
-        with self._files.reading(handle, "txt") as file, self._files.reading(handle, "idx") as index:
+        with (
+            self._files.reading(handle, "txt") as file,
+            self._files.reading(handle, "idx") as index,
+        ):
             yield ResultContent(file, index)
 
     @contextmanager
@@ -276,7 +296,10 @@ class StoredResults:
                 raise _not_found_error(handle) from None
 
     def _meta(self, handle: object, agent: str, token_id: str) -> Meta:
-        """Return the metadata of a result. Without a token, an agent reads the results of all its tokens."""
+        """Return the metadata of a result.
+
+        Without a token, an agent reads the results of all its tokens.
+        """
         if not is_handle(handle):
             raise _not_found_error(handle)
         try:
@@ -320,4 +343,6 @@ def _not_found_error(handle: object) -> ToolError:
 
 
 def _expired_error(handle: str) -> ToolError:
-    return ToolError(f"the result {handle} has expired", hint="run the call again", reason="expired")
+    return ToolError(
+        f"the result {handle} has expired", hint="run the call again", reason="expired"
+    )

@@ -1,6 +1,7 @@
 """Summaries that replace stored results: type, size, first lines, and how to read more.
 
-Data is described by `onetool_child.summary`, because large data is parsed only in the process that created it.
+Data is described by `onetool_child.summary`, because large data is parsed only in the process that
+created it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,10 @@ _PREVIEW_CHARS = 500
 
 
 def description(meta: Meta, summary: str, preview: list[str], removed: int = 0) -> JsonObject:
-    """Return the object that replaces a stored result. `removed` is the number of older results that it evicted."""
+    """Return the object that replaces a stored result.
+
+    `removed` is the number of older results that it evicted.
+    """
     window = "offset=1, limit=5000, unit='chars'" if meta.has_long_lines else "offset=1, limit=50"
     return {
         "handle": meta.handle,
@@ -23,7 +27,11 @@ def description(meta: Meta, summary: str, preview: list[str], removed: int = 0) 
         "summary": summary,
         "preview": preview,
         "query": f"ot.result(handle='{meta.handle}', {window})",
-        **({"note": f"{pluralize(removed, 'older result')} removed to make room"} if removed else {}),
+        **(
+            {"note": f"{pluralize(removed, 'older result')} removed to make room"}
+            if removed
+            else {}
+        ),
     }
 
 
@@ -56,4 +64,8 @@ def _clip_lines(pages: Iterable[str]) -> Iterator[str]:
 def _clip(start: str, length: int) -> str:
     rest = length - _PREVIEW_CHARS
     # A carriage return remains if the page ended between it and its line feed.
-    return f"{start[:_PREVIEW_CHARS]}… [{pluralize(rest, 'more character')}]" if rest > 0 else start.removesuffix("\r")
+    return (
+        f"{start[:_PREVIEW_CHARS]}… [{pluralize(rest, 'more character')}]"
+        if rest > 0
+        else start.removesuffix("\r")
+    )

@@ -58,13 +58,17 @@ def build_answer(meta: Meta, window: Window, offset: int, *, in_chars: bool) -> 
     return answer
 
 
-def cut_answer(answer: JsonObject, size: int, fits: Callable[[JsonObject], bool]) -> JsonObject | None:
+def cut_answer(
+    answer: JsonObject, size: int, fits: Callable[[JsonObject], bool]
+) -> JsonObject | None:
     """Return the answer with as many lines as fit and a note on the rest; None if nothing fits.
 
     `size` is the size of the answer, which limits what a forged answer can claim.
     """
     answer = {**answer, "returned": min(answer["returned"], size)}
-    limit = _count_fitting(answer["returned"], lambda limit: fits(_add_note(_shorten(answer, limit))))
+    limit = _count_fitting(
+        answer["returned"], lambda limit: fits(_add_note(_shorten(answer, limit)))
+    )
     if limit:
         return _add_note(_shorten(answer, limit))
     chars = _count_fitting(len(answer["lines"][0]), lambda chars: fits(_cut_line(answer, chars)))
@@ -73,26 +77,38 @@ def cut_answer(answer: JsonObject, size: int, fits: Callable[[JsonObject], bool]
 
 def _add_note(answer: JsonObject) -> JsonObject:
     following = answer["offset"] + answer["returned"]
-    return {**answer, "note": f"cut to fit: continue with offset={following}, or use ot.load(handle) in code"}
+    return {
+        **answer,
+        "note": f"cut to fit: continue with offset={following}, or use ot.load(handle) in code",
+    }
 
 
 def _cut_line(answer: JsonObject, chars: int) -> JsonObject:
     """Return the answer with the first characters of its first line only."""
     cut = {"lines": [answer["lines"][0][:chars]], "returned": 1, "has_more": True}
     places = {"positions": answer["positions"][:1]} if "positions" in answer else {}
-    note = f"cut after {chars} characters of the line: read the rest with unit='chars', or use ot.load(handle) in code"
+    note = (
+        f"cut after {chars} characters of the line: read the rest with unit='chars', or use"
+        " ot.load(handle) in code"
+    )
     return {**answer, **cut, **places, "note": note}
 
 
 def _count_fitting(total: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number below the total that fits; 0 if none does. All smaller numbers fit too."""
+    """Return the largest number below the total that fits; 0 if none does.
+
+    All smaller numbers fit too.
+    """
     return bisect_left(range(1, total), True, key=lambda number: not fits(number))
 
 
 def _shorten(answer: JsonObject, limit: int) -> JsonObject:
     """Return the answer with this limit."""
     if "positions" in answer:
-        parts: JsonObject = {"lines": answer["lines"][:limit], "positions": answer["positions"][:limit]}
+        parts: JsonObject = {
+            "lines": answer["lines"][:limit],
+            "positions": answer["positions"][:limit],
+        }
     elif answer.get("unit") == "chars":
         parts = {"lines": "\n".join(answer["lines"])[:limit].split("\n")}
     else:

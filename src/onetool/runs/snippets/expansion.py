@@ -1,7 +1,7 @@
 """Expansion of `$name key=value` to the Python code of a template. Values never become code.
 
-This module parses commands, binds parameters, expands nested snippets and describes snippets. `template` renders
-templates and `values` inserts values into code. No code is run.
+This module parses commands, binds parameters, expands nested snippets and describes snippets.
+`template` renders templates and `values` inserts values into code. No code is run.
 """
 
 import json
@@ -14,7 +14,14 @@ from typing import Any
 
 from onetool.core.names import join_names, nearest
 from onetool.errors import ArgumentError, ToolError, ToolNotFound
-from onetool.runs.snippets.values import PLACEHOLDER, DeclaredText, insert, parse_exactly, restore, truncate
+from onetool.runs.snippets.values import (
+    PLACEHOLDER,
+    DeclaredText,
+    insert,
+    parse_exactly,
+    restore,
+    truncate,
+)
 from onetool.settings.model import Param, Snippet
 from onetool.util.render import render
 from onetool.util.text import did_you_mean
@@ -23,14 +30,22 @@ from onetool_child.json_types import JsonMapping, JsonObject
 Snippets = Mapping[str, Snippet]
 MAX_CHAIN = 10
 EXAMPLE_VALUE = "Python"
-EXAMPLES = {"integer": "1", "number": "1.5", "boolean": "true", "array": "[]", "object": "{}"}  # by type
+EXAMPLES = {
+    "integer": "1",
+    "number": "1.5",
+    "boolean": "true",
+    "array": "[]",
+    "object": "{}",
+}  # by type
 
 _NAME = re.compile(r"\s*\$(\S{0,200})(?!\S)")
 _STARTS_LINES = re.compile(r"""[ \t]*+\r?\n\s*+[^\s=:"']++[ \t]*+:""")
 _LINE = re.compile(r"""([^\s=:"']++)[ \t]*+:(.*)""")
 # The rules of `shlex`, which takes quadratic time for a long word.
 _WORD = r"""(?:[^ \t\r\n\\'"]++|\\[\s\S]|'[^']*+'|"(?:[^"\\]++|\\[\s\S])*+")++"""
-_TOKEN = re.compile(rf"[ \t\r\n]++|(?P<word>{_WORD})(?=[ \t\r\n]|\Z)|(?:{_WORD})?+(?P<unclosed>[\s\S])")
+_TOKEN = re.compile(
+    rf"[ \t\r\n]++|(?P<word>{_WORD})(?=[ \t\r\n]|\Z)|(?:{_WORD})?+(?P<unclosed>[\s\S])"
+)
 _PIECE = re.compile(r"""\\([\s\S])|'([^']*+)'|"((?:[^"\\]++|\\[\s\S])*+)\"""")
 
 
@@ -54,11 +69,17 @@ def render_signature(name: str, snippet: Snippet) -> str:
     parts = [f"${name}"]
     for key, param in snippet.params.items():
         value = param.default
-        text = json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, dict | list) else str(value)
+        text = (
+            json.dumps(value, ensure_ascii=False, default=str)
+            if isinstance(value, dict | list)
+            else str(value)
+        )
         parts += [
-            f"{key}={param.type or '…'}"
-            if param.required
-            else f"[{key}={truncate(shlex.quote(' '.join(text.split())))}]"
+            (
+                f"{key}={param.type or '…'}"
+                if param.required
+                else f"[{key}={truncate(shlex.quote(' '.join(text.split())))}]"
+            )
         ]
     return " ".join(parts)
 
@@ -66,11 +87,17 @@ def render_signature(name: str, snippet: Snippet) -> str:
 def make_example(snippet: Snippet) -> dict[str, str]:
     """Return example values of the required parameters."""
     params = snippet.params.items()
-    return {key: EXAMPLES.get(param.type or "", EXAMPLE_VALUE) for key, param in params if param.required}
+    return {
+        key: EXAMPLES.get(param.type or "", EXAMPLE_VALUE)
+        for key, param in params
+        if param.required
+    }
 
 
 def describe(name: str, snippet: Snippet, snippets: Snippets | None = None) -> str:
-    """Return the definition as YAML, an example call and its expansion; the body may call `snippets`."""
+    """Return the definition as YAML, an example call and its expansion; the body may call
+    `snippets`.
+    """
     head = render({"name": name, "description": snippet.description}, "yml_h")
     body = render({"body": snippet.body}, "yml_h").removesuffix("\n")
     required = make_example(snippet)
@@ -79,24 +106,33 @@ def describe(name: str, snippet: Snippet, snippets: Snippets | None = None) -> s
         code = expand_call(name, required, {**(snippets or {}), name: snippet})
     except ToolError as error:
         code = textwrap.indent(f"cannot expand with this value: {error}", "# ")
-    return f"{head}\n{_describe_params(snippet)}\n{body}\n\n# Example with defaults:\n# {call}\n# Expands to:\n{code}"
+    return (
+        f"{head}\n{_describe_params(snippet)}\n{body}\n\n# Example with defaults:\n# {call}\n#"
+        f" Expands to:\n{code}"
+    )
 
 
 def _expand(name: str, values: JsonMapping, snippets: Snippets, outer: tuple[str, ...]) -> str:
     chain = (*outer, name)
     if name in outer or len(chain) > MAX_CHAIN:
-        reason = "are circular" if name in outer else f"are nested more than {MAX_CHAIN} levels deep"
+        reason = (
+            "are circular" if name in outer else f"are nested more than {MAX_CHAIN} levels deep"
+        )
         raise ToolError(f"snippets {reason}: {' → '.join(f'${link}' for link in chain)}")
     if name not in snippets:
         word = truncate(name)
         near = [f"${match}" for match in nearest(word, dict(snippets))]
         known = join_names([f"${known}" for known in snippets])
-        raise ToolNotFound(f"unknown snippet ${word}.{did_you_mean(near)} Snippets: {known}.", nearest=near)
+        raise ToolNotFound(
+            f"unknown snippet ${word}.{did_you_mean(near)} Snippets: {known}.", nearest=near
+        )
     code, inserted = _render(name, snippets[name].body, _bind(name, snippets[name], values))
     if not is_snippet(code):
         return code
     inner, arguments = _parse(code)
-    values = {str(restore(key, inserted)): restore(value, inserted) for key, value in arguments.items()}
+    values = {
+        str(restore(key, inserted)): restore(value, inserted) for key, value in arguments.items()
+    }
     return _expand(inner, values, snippets, chain)
 
 
@@ -114,7 +150,7 @@ def _render(name: str, body: str, variables: JsonMapping) -> tuple[str, JsonMapp
         raise ToolError(f"cannot render the body of ${name}: {error}") from None
 
 
-# --- parameters -----------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 def _bind(name: str, snippet: Snippet, values: JsonMapping) -> JsonObject:
@@ -122,7 +158,9 @@ def _bind(name: str, snippet: Snippet, values: JsonMapping) -> JsonObject:
         if key not in snippet.params:
             word = truncate(key)
             raise _call_error(
-                name, snippet, f"has no parameter {word!r}.{did_you_mean(nearest(word, dict(snippet.params)))}"
+                name,
+                snippet,
+                f"has no parameter {word!r}.{did_you_mean(nearest(word, dict(snippet.params)))}",
             )
     missing = [key for key, param in snippet.params.items() if param.required and key not in values]
     if missing:
@@ -132,8 +170,14 @@ def _bind(name: str, snippet: Snippet, values: JsonMapping) -> JsonObject:
         param = snippet.params[key]
         bound[key] = parse_exactly(value) if isinstance(value, str) and _is_data(param) else value
         if not param.accepts(bound[key]):
-            raise _call_error(name, snippet, f"requires {key} of type {param.type}, not {truncate(repr(value))}.")
-    texts = (key for key, value in bound.items() if isinstance(value, str) and snippet.params[key].type == "string")
+            raise _call_error(
+                name, snippet, f"requires {key} of type {param.type}, not {truncate(repr(value))}."
+            )
+    texts = (
+        key
+        for key, value in bound.items()
+        if isinstance(value, str) and snippet.params[key].type == "string"
+    )
     return {**bound, **{key: DeclaredText(bound[key]) for key in texts}}
 
 
@@ -146,7 +190,8 @@ def _is_data(param: Param) -> bool:
 
 def _call_error(name: str, snippet: Snippet, problem: str) -> ArgumentError:
     return ArgumentError(
-        f"${name} {problem} Call it as: {render_signature(name, snippet)}", expected=render_signature(name, snippet)
+        f"${name} {problem} Call it as: {render_signature(name, snippet)}",
+        expected=render_signature(name, snippet),
     )
 
 
@@ -169,7 +214,7 @@ def _quote(value: Any) -> str:
     return quoted.removesuffix("\n")
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def _parse(command: str) -> tuple[str, dict[str, str]]:
@@ -196,7 +241,9 @@ def _parse_words(name: str, text: str) -> Iterator[tuple[str, str]]:
             word = _PIECE.sub(_unquote, found["word"])
             key, equals, value = word.partition("=")
             if not equals:
-                raise ArgumentError(f"${name} accepts only named values: write key=value for {truncate(word)!r}")
+                raise ArgumentError(
+                    f"${name} accepts only named values: write key=value for {truncate(word)!r}"
+                )
             yield key, value
 
 
@@ -217,13 +264,16 @@ def _parse_lines(name: str, text: str) -> Iterator[tuple[str, str]]:
             pairs[-1][1].append(line)
         elif line:
             raise ArgumentError(
-                f"${name}: invalid line {truncate(line)!r}: expected `key: value`; indent continuation lines"
+                f"${name}: invalid line {truncate(line)!r}: expected `key: value`; indent"
+                " continuation lines"
             )
     return ((key, _join_lines(lines)) for key, lines in pairs)
 
 
 def _join_lines(lines: list[str]) -> str:
-    """Return the value of a key: the rest of its line, quoted or not, or the indented lines below it."""
+    """Return the value of a key: the rest of its line, quoted or not, or the indented lines below
+    it.
+    """
     first = lines[0]
     more = textwrap.dedent("\n".join(lines[1:])).rstrip()
     if more:

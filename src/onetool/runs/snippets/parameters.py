@@ -1,4 +1,5 @@
-"""Turn the code of a run into the body of a snippet: literals that are arguments or variables become parameters.
+"""Turn the code of a run into the body of a snippet: literals that are arguments or variables
+become parameters.
 
 The code has run, so the parser of a cell has accepted it before it is parsed here.
 """
@@ -35,7 +36,10 @@ class _Literal(NamedTuple):
 
 
 def make_template(code: str, calls: RecordedArguments) -> Template:
-    """Return the body and the parameters. Raise if the code is too long, or a literal looks like a secret."""
+    """Return the body and the parameters.
+
+    Raise if the code is too long, or a literal looks like a secret.
+    """
     code = code.replace("\r\n", "\n").replace("\r", "\n")  # as Python counts lines
     if len(code) > MAX_CODE_CHARS:
         raise ToolError(f"the code has {len(code)} characters; a snippet may have {MAX_CODE_CHARS}")
@@ -51,22 +55,34 @@ def make_template(code: str, calls: RecordedArguments) -> Template:
     for each in sorted(_find_literals(tree, calls, starts), key=lambda found: found.start):
         name = _choose_name(each, params)
         params[name] = each.value
-        parts += [_escape(source[position : each.start].decode()), _write_placeholder(name, each.value)]
+        parts += [
+            _escape(source[position : each.start].decode()),
+            _write_placeholder(name, each.value),
+        ]
         position = each.end
     _reject_secrets(code, tree)
     return Template("".join([*parts, _escape(source[position:].decode())]), params)
 
 
-def _find_literals(tree: ast.Module, calls: RecordedArguments, starts: list[int]) -> Iterator[_Literal]:
-    """Yield the literals that are arguments of recorded tools, or values of variables at the top level."""
+def _find_literals(
+    tree: ast.Module, calls: RecordedArguments, starts: list[int]
+) -> Iterator[_Literal]:
+    """Yield the literals that are arguments of recorded tools, or values of variables at the top
+    level.
+    """
     tools = {python_name(tool) for tool, _ in calls}
     for statement in tree.body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant() as value) if _is_literal(value):
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant() as value) if (
+                _is_literal(value)
+            ):
                 if not name.startswith("__"):  # settings of the run, such as `__format__`
                     yield _locate(name, value, starts)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or (tool := python_name(ast.unparse(node.func))) not in tools:
+        if (
+            not isinstance(node, ast.Call)
+            or (tool := python_name(ast.unparse(node.func))) not in tools
+        ):
             continue
         for keyword in node.keywords:
             if keyword.arg is not None and _is_literal(keyword.value):
@@ -83,7 +99,15 @@ def _is_literal(node: ast.expr) -> bool:
 def _find_argument(tool: str, node: Any, calls: RecordedArguments) -> str:
     """Return the name of a positional argument, from a recorded call with this value."""
     recorded = (arguments for name, arguments in calls if python_name(name) == tool)
-    return next((name for arguments in recorded for name, value in arguments.items() if value == node.value), "")
+    return next(
+        (
+            name
+            for arguments in recorded
+            for name, value in arguments.items()
+            if value == node.value
+        ),
+        "",
+    )
 
 
 def _locate(name: str, node: Any, starts: list[int]) -> _Literal:
@@ -120,7 +144,11 @@ def _reject_secrets(code: str, tree: ast.Module) -> None:
     if SECRET_VALUE.search(code):  # also in comments
         raise _secret_error("the code")
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and SECRET_VALUE.search(node.value):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and SECRET_VALUE.search(node.value)
+        ):
             raise _secret_error(f"line {node.lineno}")
         for name, value in _list_named_values(node):
             if (

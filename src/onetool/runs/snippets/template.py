@@ -1,7 +1,8 @@
 """Render the body of a snippet with Jinja's sandbox, with placeholders where values go.
 
-Bodies come from the settings, values from the model: size and time are limited because of the values. String literals
-inside `{{ }}` are code like the rest of the body; everything else is a value. Importing this module loads Jinja.
+Bodies come from the settings, values from the model: size and time are limited because of the
+values. String literals inside `{{ }}` are code like the rest of the body; everything else is a
+value. Importing this module loads Jinja.
 """
 
 import json
@@ -11,7 +12,14 @@ from collections.abc import Iterable, Iterator
 from time import thread_time
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, UndefinedError, nodes, pass_context
+from jinja2 import (
+    StrictUndefined,
+    TemplateSyntaxError,
+    Undefined,
+    UndefinedError,
+    nodes,
+    pass_context,
+)
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -30,7 +38,18 @@ _FILTERS = (
     "title", "trim", "truncate", "unique", "upper", "urlencode", "wordcount",
 )  # fmt: skip
 _GROWING_METHODS = frozenset(
-    ("center", "encode", "expandtabs", "format", "format_map", "ljust", "rjust", "to_bytes", "translate", "zfill")
+    (
+        "center",
+        "encode",
+        "expandtabs",
+        "format",
+        "format_map",
+        "ljust",
+        "rjust",
+        "to_bytes",
+        "translate",
+        "zfill",
+    )
 )
 
 
@@ -46,7 +65,9 @@ class Rendering(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
 
     def __init__(self) -> None:
-        super().__init__(undefined=StrictUndefined, finalize=self._replace_value, optimized=False, cache_size=0)
+        super().__init__(
+            undefined=StrictUndefined, finalize=self._replace_value, optimized=False, cache_size=0
+        )
         self.values: JsonObject = {}
         self._key = secrets.token_hex(4)
         self._size = 0
@@ -76,13 +97,19 @@ class Rendering(ImmutableSandboxedEnvironment):
         return code
 
     def _prepare(self, body: str) -> nodes.Template:
-        """Reject blocks whose output would be a value, mark literals as code, and make loops interruptible."""
+        """Reject blocks whose output would be a value, mark literals as code, and make loops
+        interruptible.
+        """
         tree = self.parse(body)
         for node in tree.find_all(nodes.Stmt):
-            is_plain = isinstance(node, nodes.Output | nodes.For | nodes.If | nodes.Assign | nodes.With)
+            is_plain = isinstance(
+                node, nodes.Output | nodes.For | nodes.If | nodes.Assign | nodes.With
+            )
             if not is_plain or (isinstance(node, nodes.For) and node.recursive):
                 kind = type(node).__name__
-                raise TemplateSyntaxError(f"{kind} is not supported (supported: for, if, set, with)", node.lineno)
+                raise TemplateSyntaxError(
+                    f"{kind} is not supported (supported: for, if, set, with)", node.lineno
+                )
             if isinstance(node, nodes.Output):
                 node.nodes = [_mark_code(child) for child in node.nodes]
             if isinstance(node, nodes.For):
@@ -100,13 +127,14 @@ class Rendering(ImmutableSandboxedEnvironment):
         self.values[mark] = stored
         return mark
 
-    # --- limits -------------------------------------------------------------------------------------------------
+    # --- limits -----------------------------------------------------------------------------------
 
     def _spend(self, size: int) -> None:
         self._size += size
         if self._size > MAX_RENDERED_CHARS or thread_time() > self._deadline:
             raise ToolError(
-                f"rendering produced more than {MAX_RENDERED_CHARS} characters or took longer than {MAX_SECONDS:g} s"
+                f"rendering produced more than {MAX_RENDERED_CHARS} characters or took longer than"
+                f" {MAX_SECONDS:g} s"
             )
 
     def _each(self, items: Iterable[Any]) -> Iterator[Any]:
@@ -131,7 +159,10 @@ class Rendering(ImmutableSandboxedEnvironment):
         if operator == "**":
             raise ToolError("** is not supported, because the result can be too large")
         if not is_sum and any(isinstance(side, str | list | tuple) for side in (left, right)):
-            raise ToolError(f"{operator} requires numbers; write name|int to convert, and ~ to concatenate strings")
+            raise ToolError(
+                f"{operator} requires numbers; write name|int to convert, and ~ to concatenate"
+                " strings"
+            )
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: Context, function: Any, /, *args: Any, **named: Any) -> Any:
@@ -152,7 +183,10 @@ class Rendering(ImmutableSandboxedEnvironment):
 
 def _mark_code(node: nodes.Expr) -> nodes.Expr:
     if isinstance(node, nodes.CondExpr):
-        node.expr1, node.expr2 = _mark_code(node.expr1), _mark_code(node.expr2) if node.expr2 else None
+        node.expr1, node.expr2 = (
+            _mark_code(node.expr1),
+            _mark_code(node.expr2) if node.expr2 else None,
+        )
     elif isinstance(node, nodes.Const) and isinstance(node.value, str):
         kind = nodes.ImportedName(f"{__name__}.{AuthoredCode.__name__}")
         return nodes.Call(kind, [node], [], None, None, lineno=node.lineno)
@@ -164,4 +198,8 @@ def _describe_error(error: Exception) -> str:
         return f"line {error.lineno}: {error.message}"
     if isinstance(error, UndefinedError) and str(error).endswith("is undefined"):
         return f"{error}; declare it under params:"
-    return "the body is nested too deeply" if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"
+    return (
+        "the body is nested too deeply"
+        if isinstance(error, RecursionError)
+        else f"{type(error).__name__}: {error}"
+    )

@@ -1,7 +1,8 @@
 """Put values into Python code in place of placeholders, so that no value ever becomes code.
 
-The code comes from the settings. It is parsed with placeholders, which are names, and values are never parsed. The
-syntax tree tells whether a placeholder is a value, part of a name or part of a string; all others are in comments.
+The code comes from the settings. It is parsed with placeholders, which are names, and values are
+never parsed. The syntax tree tells whether a placeholder is a value, part of a name or part of a
+string; all others are in comments.
 """
 
 import ast
@@ -25,7 +26,9 @@ _ESCAPED_CHARS = frozenset("\\'\"{}")
 
 
 class DeclaredText(str):
-    """The value of a parameter with `type: string`: a string also where its text looks like a number."""
+    """The value of a parameter with `type: string`: a string also where its text looks like a
+    number.
+    """
 
     __slots__ = ()
 
@@ -42,7 +45,9 @@ def insert(code: str, values: JsonMapping) -> str:
         return code
     prefix, tree = _parse(code)
     names = _find_replacements(tree, values)
-    in_code = {mark: repr(str(value)) for mark, value in values.items()} | names  # all others are in comments
+    in_code = {
+        mark: repr(str(value)) for mark, value in values.items()
+    } | names  # all others are in comments
     in_strings = {mark: str(value) for mark, value in values.items()} | names
     source = f"{prefix}{code}".encode()
     starts = [0, *(end.end() for end in re.finditer(b"\n", source))]
@@ -58,14 +63,18 @@ def insert(code: str, values: JsonMapping) -> str:
 
 
 def restore(text: str, values: JsonMapping) -> Any:
-    """Return the value if the text is one placeholder, else the text with its placeholders replaced."""
+    """Return the value if the text is one placeholder, else the text with its placeholders
+    replaced.
+    """
     if text in values:
         return values[text]
     return PLACEHOLDER.sub(lambda found: str(values.get(found[0], found[0])), text)
 
 
 def parse_exactly(text: str) -> Any:
-    """Return the number, boolean, None or JSON that the text represents exactly, else the text itself."""
+    """Return the number, boolean, None or JSON that the text represents exactly, else the text
+    itself.
+    """
     if text in _WORDS:
         return _WORDS[text]
     if text != text.strip():
@@ -91,7 +100,10 @@ def literal(value: Any, depth: int = 0) -> str:
         case list() | tuple():
             return f"[{', '.join(literal(item, depth + 1) for item in value)}]"
         case dict():
-            pairs = (f"{literal(key, depth + 1)}: {literal(item, depth + 1)}" for key, item in value.items())
+            pairs = (
+                f"{literal(key, depth + 1)}: {literal(item, depth + 1)}"
+                for key, item in value.items()
+            )
             return f"{{{', '.join(pairs)}}}"
     return repr(str(value))
 
@@ -115,11 +127,15 @@ def _parse(code: str) -> tuple[str, ast.Module]:
 
 
 def _find_literals(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield strings and whole f-strings, because Python 3.11 does not locate the parts of an f-string."""
+    """Yield strings and whole f-strings, because Python 3.11 does not locate the parts of an
+    f-string.
+    """
     unseen = [tree]
     while unseen:
         node = unseen.pop()
-        if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)):
+        if isinstance(node, ast.JoinedStr) or (
+            isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+        ):
             yield node
         elif type(node).__name__ == "TemplateStr" and PLACEHOLDER.search(ast.dump(node)):
             raise ToolError("values in t-strings are not supported")
@@ -144,15 +160,28 @@ def _find_replacements(tree: ast.AST, values: JsonMapping) -> dict[str, str]:
                 continue
         for _, content in ast.iter_fields(node):
             for word in content if isinstance(content, list) else [content]:
-                marks = [mark for mark in PLACEHOLDER.findall(word) if mark in values] if isinstance(word, str) else []
-                if marks == [word] and isinstance(node, ast.Name) and not isinstance(values[word], Name):
-                    text = literal(parse_exactly(values[word]) if type(values[word]) is str else values[word])
+                marks = (
+                    [mark for mark in PLACEHOLDER.findall(word) if mark in values]
+                    if isinstance(word, str)
+                    else []
+                )
+                if (
+                    marks == [word]
+                    and isinstance(node, ast.Name)
+                    and not isinstance(values[word], Name)
+                ):
+                    text = literal(
+                        parse_exactly(values[word]) if type(values[word]) is str else values[word]
+                    )
                     # -5 ** 2 and 5.real mean something else than (-5) ** 2 and (5).real.
                     found[word] = f"({text})" if word in operands and text[-1].isdigit() else text
                 elif marks:
                     name = str(restore(word, values))
                     has_dots = all(isinstance(values[mark], Name) for mark in marks)
-                    if any(not p.isidentifier() or iskeyword(p) for p in (name.split(".") if has_dots else [name])):
+                    if any(
+                        not p.isidentifier() or iskeyword(p)
+                        for p in (name.split(".") if has_dots else [name])
+                    ):
                         raise ArgumentError(f"the value {truncate(name)!r} is not a valid name")
                     found |= {mark: str(values[mark]) for mark in marks}
     return found
@@ -164,7 +193,9 @@ def _replace_in_literal(node: ast.expr, source: str, texts: Mapping[str, str]) -
     if not marks:
         return source
     if isinstance(node, ast.Constant) and isinstance(node.value, bytes):
-        encoded = {mark: texts[mark].encode("utf-8", "surrogatepass").decode("latin-1") for mark in marks}
+        encoded = {
+            mark: texts[mark].encode("utf-8", "surrogatepass").decode("latin-1") for mark in marks
+        }
         return repr(restore(node.value.decode("latin-1"), encoded).encode("latin-1"))
     if "\\" not in source and all(texts[mark] and _is_plain(texts[mark]) for mark in marks):
         return str(restore(source, texts))

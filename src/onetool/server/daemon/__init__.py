@@ -1,1 +1,3 @@
-"""One server for all clients of a user: the thin client, and the daemon that hosts their applications."""
+"""One server for all clients of a user: the thin client, and the daemon that hosts their
+applications.
+"""

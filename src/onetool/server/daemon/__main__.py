@@ -1,4 +1,6 @@
-"""The daemon process: `python -m onetool.server.daemon SOCKET`, with the listening socket as descriptor 3."""
+"""The daemon process: `python -m onetool.server.daemon SOCKET`, with the listening socket as
+descriptor 3.
+"""
 
 import gc
 import sys

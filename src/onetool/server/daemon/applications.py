@@ -1,4 +1,6 @@
-"""The applications of the daemon: one for each working directory, settings file, published tools and environment."""
+"""The applications of the daemon: one for each working directory, settings file, published tools
+and environment.
+"""
 
 import asyncio
 import hashlib
@@ -32,7 +34,8 @@ _DIGEST_KEY = os.urandom(16)  # so that a digest says nothing about a secret
 class ClientEnvironment(Mapping[str, str]):
     """Client environment variables: worker defaults, `ONETOOL_*`, and names used in settings.
 
-    It records which other names are read until `close`, and forgets the rest then. Iterating never shows other names.
+    It records which other names are read until `close`, and forgets the rest then. Iterating never
+    shows other names.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:
@@ -55,7 +58,9 @@ class ClientEnvironment(Mapping[str, str]):
         """Forget all variables that nothing has read and no token needs."""
         self._names.update(token.token_env for token in settings.auth.tokens if token.token_env)
         self._is_open = False
-        self._variables = {name: value for name, value in self._variables.items() if name in self._names}
+        self._variables = {
+            name: value for name, value in self._variables.items() if name in self._names
+        }
 
     def matches(self, variables: Mapping[str, str]) -> bool:
         """Return whether a client with these variables can use the same application."""
@@ -75,7 +80,9 @@ def is_always_kept(name: str) -> bool:
 
 
 class ClientOptions(NamedTuple):
-    """Options that the clients of an application share: directory, settings file and published tools."""
+    """Options that the clients of an application share: directory, settings file and published
+    tools.
+    """
 
     directory: Path
     config_file: Path | None = None
@@ -137,8 +144,12 @@ class Applications:
             listener(app)
 
     @asynccontextmanager
-    async def use(self, request: ClientRequest, options: ClientOptions) -> AsyncIterator[ClientApplication]:
-        """Yield the application for a client, which is opened if needed and closed after its last client."""
+    async def use(
+        self, request: ClientRequest, options: ClientOptions
+    ) -> AsyncIterator[ClientApplication]:
+        """Yield the application for a client, which is opened if needed and closed after its last
+        client.
+        """
         application = await self._find(request, options) or self._create(request, options)
         application.clients += 1
         if application.closing is not None:
@@ -152,12 +163,21 @@ class Applications:
         finally:
             self._release(application)
 
-    async def _find(self, request: ClientRequest, options: ClientOptions) -> ClientApplication | None:
-        """Return the application that the client can share. None was created since the last one was checked."""
+    async def _find(
+        self, request: ClientRequest, options: ClientOptions
+    ) -> ClientApplication | None:
+        """Return the application that the client can share.
+
+        None was created since the last one was checked.
+        """
         checked: set[ClientApplication] = set()
-        while unchecked := [each for each in self._open if each.options == options and each not in checked]:
+        while unchecked := [
+            each for each in self._open if each.options == options and each not in checked
+        ]:
             checked.add(application := unchecked[0])
-            await asyncio.wait([application.opening])  # which variables matter is known once it is open
+            await asyncio.wait(
+                [application.opening]
+            )  # which variables matter is known once it is open
             if application in self._open and application.suits(request.environment):
                 return application
         return None
@@ -170,7 +190,9 @@ class Applications:
 
     def _create(self, request: ClientRequest, options: ClientOptions) -> ClientApplication:
         environment = ClientEnvironment(request.environment)
-        app = self._make_app(options.config_file, environment=environment, working_dir=options.directory)
+        app = self._make_app(
+            options.config_file, environment=environment, working_dir=options.directory
+        )
         application = ClientApplication(options, environment, app, AsyncExitStack())
         self._open.append(application)
         application.opening = asyncio.ensure_future(self._start(application))
@@ -217,4 +239,6 @@ class Applications:
 
     async def reload(self) -> None:
         """Read the settings of all applications again."""
-        await asyncio.gather(*(each.app.live_settings.apply() for each in self._open), return_exceptions=True)
+        await asyncio.gather(
+            *(each.app.live_settings.apply() for each in self._open), return_exceptions=True
+        )

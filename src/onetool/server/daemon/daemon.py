@@ -1,6 +1,7 @@
 """The daemon: accepts clients, finds their applications, and ends when nobody needs it.
 
-A client is an assistant over stdio, a command, or a question about the daemon itself. One task serves each.
+A client is an assistant over stdio, a command, or a question about the daemon itself. One task
+serves each.
 """
 
 import argparse
@@ -64,7 +65,12 @@ class ConnectedClient(LocalClient):
     def describe(self) -> JsonObject:
         request = self.request
         name = " ".join(("onetool", *request.argv[:1])) if request.kind == "command" else self.name
-        fields = {"pid": request.pid, "name": name, "directory": str(request.directory), "kind": request.kind}
+        fields = {
+            "pid": request.pid,
+            "name": name,
+            "directory": str(request.directory),
+            "kind": request.kind,
+        }
         times = {"since": round(self.since, 3), "last_call": round(self.last_call, 3) or None}
         return {"id": self.session, **fields, "agent": self.agent, **times}
 
@@ -102,7 +108,9 @@ class DaemonHttp:
         from onetool.server.http.http_server import check_exposure
 
         try:
-            app = OneTool.from_files(environment=environment, working_dir=Path.home(), shared=self._shared)
+            app = OneTool.from_files(
+                environment=environment, working_dir=Path.home(), shared=self._shared
+            )
             async with app:
                 environment.close(app.settings)
                 server = self._bind(app)
@@ -148,7 +156,9 @@ class DaemonServer:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ended.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(self._applications.reload()))
+        loop.add_signal_handler(
+            signal.SIGHUP, lambda: asyncio.ensure_future(self._applications.reload())
+        )
         accepting = asyncio.ensure_future(self._accept())
         checking = asyncio.ensure_future(self._check())
         self._log.event("daemon.start", pid=os.getpid(), socket=str(self._path))
@@ -170,19 +180,27 @@ class DaemonServer:
         while self._listener.fileno() >= 0:
             try:
                 connection, _ = await loop.sock_accept(self._listener)
-            except OSError as error:  # too many open files: those who wait are served when there are fewer
+            except (
+                OSError
+            ) as error:  # too many open files: those who wait are served when there are fewer
                 self._log.event("daemon.accept", level="ERROR", text=str(error))
                 await asyncio.sleep(CHECK_SECONDS)
                 continue
             self._connections.start(self._serve_connection(connection))
 
     async def _check(self) -> None:
-        """End the daemon if it is idle. After an upgrade or the loss of its socket, new clients start another one."""
+        """End the daemon if it is idle.
+
+        After an upgrade or the loss of its socket, new clients start another one.
+        """
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             if self._clients or self._http.has_connections:
                 self._idle_since = time.monotonic()
-            is_idle = time.monotonic() - self._idle_since >= self._settings.idle or self._listener.fileno() < 0
+            is_idle = (
+                time.monotonic() - self._idle_since >= self._settings.idle
+                or self._listener.fileno() < 0
+            )
             if is_idle and not self._connections:
                 self._ended.set()
             if self._listener.fileno() >= 0 and not self._is_current():
@@ -191,7 +209,10 @@ class DaemonServer:
 
     def _is_current(self) -> bool:
         try:
-            return self._path.stat().st_ino == self._inode and describe_installation() == self._installation
+            return (
+                self._path.stat().st_ino == self._inode
+                and describe_installation() == self._installation
+            )
         except OSError:
             return False
 
@@ -210,7 +231,7 @@ class DaemonServer:
         asyncio.get_running_loop().remove_reader(self._listener)  # its number may be reused at once
         self._listener.close()
 
-    # --- clients ------------------------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------
 
     async def _serve_connection(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -221,10 +242,16 @@ class DaemonServer:
             self._log.event("daemon.refused", text=str(error))
             await send_reply(connection, {"ok": False, "reason": str(error)})
         except OSError as error:  # the client is gone
-            self._log.event("daemon.client", level="WARNING", text=f"{type(error).__name__}: {error}")
+            self._log.event(
+                "daemon.client", level="WARNING", text=f"{type(error).__name__}: {error}"
+            )
         except Exception as error:  # noqa: BLE001 - other clients must not suffer
-            where = "".join(traceback.format_tb(error.__traceback__))  # without the message, which may contain a secret
-            self._log.event("daemon.client", level="ERROR", error_type=type(error).__name__, text=where)
+            where = "".join(
+                traceback.format_tb(error.__traceback__)
+            )  # without the message, which may contain a secret
+            self._log.event(
+                "daemon.client", level="ERROR", error_type=type(error).__name__, text=where
+            )
             await send_reply(connection, {"ok": False, "reason": "internal error"})
         finally:
             connection.close()
@@ -242,7 +269,9 @@ class DaemonServer:
         elif request.kind == "status":
             await send_reply(connection, {"ok": True, **self.describe()})
         elif request.kind == "disconnect":
-            await send_reply(connection, {"ok": True, "disconnected": self._disconnect(request.argv)})
+            await send_reply(
+                connection, {"ok": True, "disconnected": self._disconnect(request.argv)}
+            )
         elif request.kind == "stop":
             await send_reply(connection, {"ok": True})
             self._ended.set()
@@ -264,12 +293,16 @@ class DaemonServer:
             await send_reply(connection, {"ok": True})
             current_client.set(client)
             with CurrentLog.use(app.log):
-                connect = partial(socket_streams, connection, get_last_line=partial(self._get_last_line, client))
+                connect = partial(
+                    socket_streams, connection, get_last_line=partial(self._get_last_line, client)
+                )
                 assert application.server is not None
                 await serve_connection(app, application.server, connect)
 
     async def _run_command(self, connection: socket.socket, client: ConnectedClient) -> None:
-        async with self._applications.use(client.request, ClientOptions(client.request.directory)) as application:
+        async with self._applications.use(
+            client.request, ClientOptions(client.request.directory)
+        ) as application:
             await send_reply(connection, {"ok": True})
             with CurrentLog.use(application.app.log):
                 await run_command(application.app, connection, client.request)
@@ -320,11 +353,14 @@ def main(path: str) -> int:
     return 0
 
 
-# --- commands that run in the daemon --------------------------------------------------------------------------------
+# --- commands that run in the daemon --------------------------------------------------------------
 
 
 def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]:
-    """Return the settings file and the published names of a client over stdio. Raise NotServed for anything else."""
+    """Return the settings file and the published names of a client over stdio.
+
+    Raise NotServed for anything else.
+    """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("--config", type=Path)
     add_arguments(parser)
@@ -339,7 +375,9 @@ def parse_serve(arguments: Sequence[str]) -> tuple[Path | None, tuple[str, ...]]
 
 
 async def run_command(app: OneTool, connection: socket.socket, request: ClientRequest) -> None:
-    """Run a command and send its output, then its exit status. A client that disconnects cancels it.
+    """Run a command and send its output, then its exit status.
+
+    A client that disconnects cancels it.
 
     Nothing runs before the client confirms that it still waits: it may have run the command itself.
     """

@@ -1,7 +1,7 @@
 """The first message of a client, and who sent it.
 
-The kernel says which process and user is at the other end, and what its working directory is. Nothing that a client
-claims decides about trust.
+The kernel says which process and user is at the other end, and what its working directory is.
+Nothing that a client claims decides about trust.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ MAX_REQUEST_BYTES = 8 << 20  # the environment, and code from standard input
 REQUEST_SECONDS = 10.0
 READ_BYTES = 1 << 16
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-# Lines of /proc/PID/status. In a container, all processes have a seccomp filter; one that has more is confined more.
+# Lines of /proc/PID/status. In a container, all processes have a seccomp filter; one that has more
+# is confined more.
 CONFINEMENT = ("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Seccomp")
 PEER_HANDLE = 77  # SO_PEERPIDFD, since Linux 6.5
 Kind = Literal["stdio", "command", "status", "disconnect", "stop", "drain"]
@@ -85,7 +86,9 @@ def _open_peer(connection: socket.socket, pid: int) -> int:
 
 
 async def _receive(connection: socket.socket) -> tuple[Any, int]:
-    """Return the message and the descriptor of the working directory that came with its first bytes."""
+    """Return the message and the descriptor of the working directory that came with its first
+    bytes.
+    """
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(connection, readable.set)
@@ -140,9 +143,11 @@ def _read_request(data: Any, pid: int, directory: Path) -> ClientRequest:
 
 
 def _check_confinement(pid: int, handle: int) -> None:
-    """Raise if the client is confined otherwise than the daemon, so that it could do more through the daemon.
+    """Raise if the client is confined otherwise than the daemon, so that it could do more through
+    the daemon.
 
-    What was read is that of the client only if its process still runs: else its process ID may be that of another.
+    What was read is that of the client only if its process still runs: else its process ID may be
+    that of another.
     """
     try:
         if _read_confinement(pid) != _read_confinement("self"):
@@ -169,7 +174,10 @@ def _read_confinement(pid: int | str) -> tuple[object, ...]:
 
 
 def _read_label(process: Path) -> bytes:
-    """Return the label of a security module, such as an AppArmor profile. Without such a module there is none."""
+    """Return the label of a security module, such as an AppArmor profile.
+
+    Without such a module there is none.
+    """
     try:
         return (process / "attr" / "current").read_bytes()
     except OSError:
@@ -180,4 +188,6 @@ async def send_reply(connection: socket.socket, reply: JsonObject) -> None:
     """Answer the request of a client. A client that is gone is ignored."""
     base = {"installation": describe_installation(), "pid": os.getpid(), "version": __version__}
     with suppress(OSError):
-        await asyncio.get_running_loop().sock_sendall(connection, json.dumps({**base, **reply}).encode() + b"\n")
+        await asyncio.get_running_loop().sock_sendall(
+            connection, json.dumps({**base, **reply}).encode() + b"\n"
+        )

@@ -1,1 +1,3 @@
-"""The HTTP transport: REST, MCP and the admin UI in one ASGI application, behind one authentication middleware."""
+"""The HTTP transport: REST, MCP and the admin UI in one ASGI application, behind one authentication
+middleware.
+"""

@@ -35,7 +35,8 @@ INPUTS = (str, bytes, Precondition, BaseModel)
 class ActionRoute:
     """A route of an action. `media` are the media types of a body that is not JSON.
 
-    `render` makes a response that is not JSON. An action that returns batches of models is an export as JSON Lines.
+    `render` makes a response that is not JSON. An action that returns batches of models is an
+    export as JSON Lines.
     """
 
     method: str
@@ -46,13 +47,19 @@ class ActionRoute:
 
     def make_operation(self, api: Api) -> Operation:
         signature = inspect.signature(self.action.function)
-        annotations = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        annotations = {
+            name: parameter.annotation for name, parameter in signature.parameters.items()
+        }
         inputs = {name: kind for name, kind in annotations.items() if _is_input(kind)}
         models = [get_args(kind)[-1] if _is_late(kind) else kind for kind in inputs.values()]
         models = [kind for kind in models if issubclass(kind, BaseModel)]
         queries = [model for model in models if issubclass(model, Query)]
         bodies = [model for model in models if not issubclass(model, Query)]
-        answer = get_args(signature.return_annotation)[0] if self.action.created else signature.return_annotation
+        answer = (
+            get_args(signature.return_annotation)[0]
+            if self.action.created
+            else signature.return_annotation
+        )
         return Operation(
             self.method,
             self.path,
@@ -77,7 +84,9 @@ class ActionRoute:
 
     @property
     def _is_stored(self) -> bool:
-        """Whether this is a route of stored tools, whose responses are what was stored, with an ETag."""
+        """Whether this is a route of stored tools, whose responses are what was stored, with an
+        ETag.
+        """
         return self.path.startswith("/tools")
 
     @property
@@ -88,11 +97,19 @@ class ActionRoute:
         if answer is None:
             return {NO_CONTENT: ResponseSpec(self.action.response)}
         if self.render is not None or get_origin(answer) is AsyncIterator:
-            return {self.action.status: ResponseSpec(self.action.response, media=self.media or {JSON_LINES: TEXT})}
+            return {
+                self.action.status: ResponseSpec(
+                    self.action.response, media=self.media or {JSON_LINES: TEXT}
+                )
+            }
         described = f"{self._event}, at first and after each change; endless"
         media = events.describe_stream(described) if self.action.watches else {}
         responses = {self.action.status: ResponseSpec(self.action.response, answer, media)}
-        return {**responses, 201: ResponseSpec(self.action.created, answer)} if self.action.created else responses
+        return (
+            {**responses, 201: ResponseSpec(self.action.created, answer)}
+            if self.action.created
+            else responses
+        )
 
     @property
     def _event(self) -> str:
@@ -103,8 +120,12 @@ class ActionRoute:
         person = identity.get_person(request)
         self.action.authorize(api.app, person)  # before the input is read
         if self.action.command and person.transport == "cli":
-            raise AdminError("forbidden", "a person has to confirm this", hint=f"use `{self.action.command}`")
-        arguments = {name: await _read_input(api, request, name, kind) for name, kind in inputs.items()}
+            raise AdminError(
+                "forbidden", "a person has to confirm this", hint=f"use `{self.action.command}`"
+            )
+        arguments = {
+            name: await _read_input(api, request, name, kind) for name, kind in inputs.items()
+        }
         execute = partial(self.action, api.app, person, **arguments)
         if self.action.watches and events.wants_events(request):
             return EventStream(partial(self._watch, api, execute), ends_with_server=True)
@@ -122,7 +143,11 @@ class ActionRoute:
             return self.render(answer)
         if answer is None:
             return Response(status_code=NO_CONTENT)
-        data = api.to_json(answer) if self.action.is_redacted and not self._is_stored else answer.as_json()
+        data = (
+            api.to_json(answer)
+            if self.action.is_redacted and not self._is_stored
+            else answer.as_json()
+        )
         if self._reads_with_etag:
             return conditional_response(data, request.headers)
         tag = getattr(answer, "etag", None)
@@ -132,7 +157,9 @@ class ActionRoute:
 
     def _export(self, api: Api, batches: AsyncIterator[Iterable[ApiModel]]) -> Response:
         def render(batch: Iterable[ApiModel]) -> bytes:
-            return "".join(f"{text(api.to_json(item))}\n" for item in batch).encode("utf-8", "replace")
+            return "".join(f"{text(api.to_json(item))}\n" for item in batch).encode(
+                "utf-8", "replace"
+            )
 
         async def send() -> AsyncIterator[bytes]:
             async for batch in batches:
@@ -142,7 +169,9 @@ class ActionRoute:
         headers = {"content-disposition": f'attachment; filename="{name}.jsonl"'}
         return StreamingResponse(send(), self.action.status, headers, JSON_LINES)
 
-    async def _watch(self, api: Api, execute: Callable[[], Awaitable[ApiModel]], feed: Feed) -> None:
+    async def _watch(
+        self, api: Api, execute: Callable[[], Awaitable[ApiModel]], feed: Feed
+    ) -> None:
         sent = None
         async for _ in api.app.changes.watch(self.action.watches):
             answer = await execute()
@@ -157,7 +186,9 @@ def _is_input(kind: Any) -> bool:
 
 
 def _is_late(kind: Any) -> bool:
-    """Return whether a body is validated by the action, because other errors take precedence over those of the body."""
+    """Return whether a body is validated by the action, because other errors take precedence over
+    those of the body.
+    """
     return get_origin(kind) is Annotated
 
 

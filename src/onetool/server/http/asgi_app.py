@@ -38,7 +38,10 @@ from onetool_child.json_types import JsonObject
 
 
 class Neighbors(Protocol):
-    """Other applications of this process. `on_open` calls the function for each one, open or opened later."""
+    """Other applications of this process.
+
+    `on_open` calls the function for each one, open or opened later.
+    """
 
     def list_apps(self) -> Sequence[OneTool]: ...
     def on_open(self, listener: Callable[[OneTool], object], /) -> None: ...
@@ -50,7 +53,10 @@ PLAIN_TEXT = {"text/plain": TEXT}
 
 
 def build(
-    app: OneTool, bind: Bind | None, tokens: LiveTokens | None = None, neighbors: Neighbors | None = None
+    app: OneTool,
+    bind: Bind | None,
+    tokens: LiveTokens | None = None,
+    neighbors: Neighbors | None = None,
 ) -> AuthMiddleware:
     """Return the ASGI application of the server; `bind` is None if another program listens.
 
@@ -62,7 +68,9 @@ def build(
     )
     issuers = IssuerDirectory(app.log)
     jwts = JwtVerifier(lambda: app.settings.auth.issuers, issuers, app.log)
-    browser_sign_in = BrowserSignIn(lambda: app.settings.auth, bind, issuers, jwts=jwts, sessions=sessions, log=app.log)
+    browser_sign_in = BrowserSignIn(
+        lambda: app.settings.auth, bind, issuers, jwts=jwts, sessions=sessions, log=app.log
+    )
     api = Api(app)
     if neighbors is not None:
         app.list_neighbors = neighbors.list_apps
@@ -79,8 +87,15 @@ def build(
     async def get_document(_request: Request) -> Response:
         return await run_in_thread(build_response)
 
-    all_routes = [*ui_files.routes(), mcp_endpoint.route(mcp), *(operation.route for operation in operations)]
-    all_routes += [*browser_sign_in.routes(), *resource_metadata.routes(lambda: app.settings.auth, bind)]
+    all_routes = [
+        *ui_files.routes(),
+        mcp_endpoint.route(mcp),
+        *(operation.route for operation in operations),
+    ]
+    all_routes += [
+        *browser_sign_in.routes(),
+        *resource_metadata.routes(lambda: app.settings.auth, bind),
+    ]
     all_routes += [*sign_ins.routes(), Route("/openapi.json", get_document)]
     router = Router(all_routes, redirect_slashes=False)
     accepted_tokens = (tokens or create_live_tokens(app)).keys
@@ -133,7 +148,10 @@ def _operations(api: Api, metrics: Metrics, sessions: BrowserSessions) -> Iterat
     yield readiness.make_operation(api.app)
     yield from ChangeHandlers(api).operations()
     yield from SessionHandlers(api, sessions).operations()
-    summary, responses = "Get metrics in the Prometheus format", {200: ResponseSpec("Metrics", media=PLAIN_TEXT)}
+    summary, responses = (
+        "Get metrics in the Prometheus format",
+        {200: ResponseSpec("Metrics", media=PLAIN_TEXT)},
+    )
     yield Operation("GET", "/metrics", metrics.respond, summary, responses)
 
     async def healthz(_request: Request) -> Response:

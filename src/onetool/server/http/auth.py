@@ -1,15 +1,18 @@
-"""ASGI middleware in front of every route: authentication, size limits, security headers and the request log.
+"""ASGI middleware in front of every route: authentication, size limits, security headers and the
+request log.
 
-Requests without a token are accepted only from the local machine, on a loopback address and with a local Host header,
-so that other websites cannot reach the server through a browser. All other requests need a token, a JWT of an issuer,
-or a session of a browser that has signed in. Permissions of agents are checked elsewhere. When a token is revoked, its
-open requests end; when it expires, its streams end.
+Requests without a token are accepted only from the local machine, on a loopback address and with a
+local Host header, so that other websites cannot reach the server through a browser. All other
+requests need a token, a JWT of an issuer, or a session of a browser that has signed in. Permissions
+of agents are checked elsewhere. When a token is revoked, its open requests end; when it expires,
+its streams end.
 
-Approvals need a token of scope `approve` or a session of the admin UI, even on the local machine: code and assistants
-can send local requests too. A token of scope `approve` reads and approves; it cannot call tools or change anything.
+Approvals need a token of scope `approve` or a session of the admin UI, even on the local machine:
+code and assistants can send local requests too. A token of scope `approve` reads and approves; it
+cannot call tools or change anything.
 
-Every request has an id: the client's, if it is valid, so that both logs can be correlated. The log has the route, never
-the path or the query, which may hold anything.
+Every request has an id: the client's, if it is valid, so that both logs can be correlated. The log
+has the route, never the path or the query, which may hold anything.
 """
 
 import asyncio
@@ -30,7 +33,12 @@ from onetool.core.agents import DEFAULT
 from onetool.server.fair_queue import QUEUES, Queues
 from onetool.server.http import request_checks as checks
 from onetool.server.http.body_limit import BodyLimiter
-from onetool.server.http.credential import BEARER_HINT, FindToken, RequestCredential, unauthorized_error
+from onetool.server.http.credential import (
+    BEARER_HINT,
+    FindToken,
+    RequestCredential,
+    unauthorized_error,
+)
 from onetool.server.http.errors import STATUS, ApiError
 from onetool.server.http.jwt_verifier import JwtVerifier
 from onetool.server.http.live_tokens import STORE_AWAY
@@ -48,12 +56,19 @@ from onetool.util.token_ids import TOKEN_ID_CHARS, hash_token
 SESSION_PATH = "/api/session"
 SIGN_IN_PATH = "/auth/sign-in"
 CALLBACK_PATH = "/auth/callback"
-PROBES = frozenset({"/healthz", "/readyz"})  # answered without checking tokens, which may need the database
+PROBES = frozenset(
+    {"/healthz", "/readyz"}
+)  # answered without checking tokens, which may need the database
 PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
-OAUTH_PATHS = frozenset({"/oauth/callback", "/oauth/client.json"})  # of sign-ins to upstream servers
-# Requests that need no token: their responses contain no private data, or they check a code or a state.
+OAUTH_PATHS = frozenset(
+    {"/oauth/callback", "/oauth/client.json"}
+)  # of sign-ins to upstream servers
+# Requests that need no token: their responses contain no private data, or they check a code or a
+# state.
 OPEN_PATHS = {
-    "GET": PUBLIC_PATHS | OAUTH_PATHS | METADATA_PATHS | {SESSION_PATH, SIGN_IN_PATH, CALLBACK_PATH},
+    "GET": (
+        PUBLIC_PATHS | OAUTH_PATHS | METADATA_PATHS | {SESSION_PATH, SIGN_IN_PATH, CALLBACK_PATH}
+    ),
     "POST": frozenset({SESSION_PATH}),
 }
 UI_PREFIX = "/page/"
@@ -64,11 +79,13 @@ MCP_PATH = "/mcp"
 STOPPING = "stopping"  # key in the state of a request: an event, set on shutdown
 ANONYMOUS = ""  # not the name of any agent, so it owns nothing
 CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; media-src"
+    " 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-TRACEPARENT_PATTERN = re.compile(r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
+TRACEPARENT_PATTERN = re.compile(
+    r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII
+)
 MAX_METHOD_CHARS = 16
 SECURITY_HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
@@ -86,8 +103,8 @@ RAW_SECURITY_HEADERS = {name.encode(): value.encode() for name, value in SECURIT
 class BearerTokens:
     """The check for bearer tokens: local tokens and, with issuers in the settings, JWTs.
 
-    Failed attempts with local tokens are rate-limited by address. JWTs are not: a signature cannot be guessed, and a
-    client whose JWT has expired must not block others behind the same address.
+    Failed attempts with local tokens are rate-limited by address. JWTs are not: a signature cannot
+    be guessed, and a client whose JWT has expired must not block others behind the same address.
     """
 
     tokens: Callable[[], TokenSet]
@@ -99,7 +116,9 @@ class BearerTokens:
         """Return the credential of a token. Raise an ApiError if it is not accepted."""
         token_hash = hash_token(text)
         if self.jwts is not None and self.jwts.is_candidate(text):
-            token = self.tokens().find(token_hash)  # a token of an environment variable may look like a JWT
+            token = self.tokens().find(
+                token_hash
+            )  # a token of an environment variable may look like a JWT
             if token is None:
                 return await self.jwts.check(text)
         else:
@@ -123,7 +142,9 @@ class BearerTokens:
             if tokens.is_expired(token_hash):
                 hint = "create another one with onetool token create NAME"
                 raise unauthorized_error("the token has expired", reason="expired", hint=hint)
-            raise unauthorized_error("unknown token", hint="create a token with onetool token create NAME")
+            raise unauthorized_error(
+                "unknown token", hint="create a token with onetool token create NAME"
+            )
         await self.throttle.record_success(address, token_hash)
         return token
 
@@ -133,7 +154,10 @@ def _is_unchanged(token_hash: str, token: Token) -> Callable[[FindToken], bool]:
 
 
 class AuthMiddleware:
-    """The middleware. Without `bind`, the address that the server listens on is that of each connection."""
+    """The middleware.
+
+    Without `bind`, the address that the server listens on is that of each connection.
+    """
 
     def __init__(
         self,
@@ -170,7 +194,9 @@ class AuthMiddleware:
             await self._inner(scope, receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported"})
+            await send(
+                {"type": "websocket.close", "code": 1008, "reason": "WebSockets are not supported"}
+            )
             return
         headers = Headers(scope=scope)
         started = time.perf_counter()
@@ -192,9 +218,9 @@ class AuthMiddleware:
         except asyncio.CancelledError:
             if response.status is not None or not (STOPPING in state and state[STOPPING].is_set()):
                 raise
-            await ApiError("busy", "the server is shutting down; the request did not finish in time").response(
-                scope, receive, response
-            )
+            await ApiError(
+                "busy", "the server is shutting down; the request did not finish in time"
+            ).response(scope, receive, response)
         finally:
             body.end()
             self._log_request(scope, response.status, started)
@@ -213,10 +239,12 @@ class AuthMiddleware:
             client=scope["client"][0] if scope.get("client") else None,
         )
 
-    # --- revoked tokens -------------------------------------------------------------------------------------------
+    # --- revoked tokens ---------------------------------------------------------------------------
 
     @contextmanager
-    def _cancel_when_revoked(self, credential: RequestCredential | None, *, is_stream: bool) -> Iterator[None]:
+    def _cancel_when_revoked(
+        self, credential: RequestCredential | None, *, is_stream: bool
+    ) -> Iterator[None]:
         """Raise REVOKED inside the block when the credential of the request is no longer accepted."""
         task = asyncio.current_task()
         if credential is None or task is None:
@@ -235,7 +263,9 @@ class AuthMiddleware:
             self._revoked.discard(task)
 
     def end_revoked(self) -> None:
-        """End open requests whose tokens are no longer accepted, and streams whose tokens have expired."""
+        """End open requests whose tokens are no longer accepted, and streams whose tokens have
+        expired.
+        """
         if not self._open:
             return
         try:
@@ -252,7 +282,7 @@ class AuthMiddleware:
                 self._revoked.add(task)
                 task.cancel()
 
-    # --- authentication ------------------------------------------------------------------------------------------
+    # --- authentication ---------------------------------------------------------------------------
 
     async def _authenticate(self, scope: Scope) -> RequestCredential | None:
         """Set the agent of the request and return its credential, if it has one.
@@ -275,9 +305,13 @@ class AuthMiddleware:
             client = checks.find_client_address(headers, address, self._settings().trusted_proxies)
             credential: RequestCredential | None = await self._bearer.check(token, client)
         else:
-            credential = await self._find_session(headers, is_local=is_local and proxy_header is None)
+            credential = await self._find_session(
+                headers, is_local=is_local and proxy_header is None
+            )
         if credential is not None:
-            state.update({SCOPE: credential.scope, ACTOR: credential.actor, "token_id": credential.token_id})
+            state.update(
+                {SCOPE: credential.scope, ACTOR: credential.actor, "token_id": credential.token_id}
+            )
             state["agent"] = credential.agent
             _check_approver(credential, scope)
         elif is_local and proxy_header is None:
@@ -286,12 +320,17 @@ class AuthMiddleware:
             state["agent"] = ANONYMOUS
         else:
             suffix = f" (header {proxy_header})" if proxy_header else ""
-            source = f"forwarded requests{suffix}" if bind.is_loopback else "requests to this address"
+            source = (
+                f"forwarded requests{suffix}" if bind.is_loopback else "requests to this address"
+            )
             raise unauthorized_error(f"{source} need a token", hint=BEARER_HINT)
         return credential
 
     async def _find_session(self, headers: Headers, *, is_local: bool) -> RequestCredential | None:
-        """Return the credential of the session. Sessions of `onetool ui` are valid on the local machine only."""
+        """Return the credential of the session.
+
+        Sessions of `onetool ui` are valid on the local machine only.
+        """
         if self._sessions is None or CSRF_HEADER not in headers:
             return None
         found = await self._sessions.find(headers)
@@ -302,7 +341,9 @@ class AuthMiddleware:
         if error.code == "unauthorized":
             settings = self._settings()
             bind = self._bind or checks.read_bind(scope)
-            base_url = checks.find_base_url(scope, bind, settings.public_url) if settings.issuers else None
+            base_url = (
+                checks.find_base_url(scope, bind, settings.public_url) if settings.issuers else None
+            )
             response.headers["www-authenticate"] = build_challenge(error, base_url, scope["path"])
         return response
 
@@ -310,15 +351,24 @@ class AuthMiddleware:
         hosts = headers.getlist("host")
         found = checks.HOST_PATTERN.fullmatch(hosts[0]) if len(hosts) == 1 else None
         if found is None:
-            raise ApiError("invalid", "invalid Host header: expected exactly one host name or IP address")
+            raise ApiError(
+                "invalid", "invalid Host header: expected exactly one host name or IP address"
+            )
         name = found[1].lower()
-        if bind.is_loopback and not checks.is_local_name(name, bind) and name not in self._allowed_hosts():
+        if (
+            bind.is_loopback
+            and not checks.is_local_name(name, bind)
+            and name not in self._allowed_hosts()
+        ):
             setting = f"auth: {{allowed_hosts: [{', '.join([*self._allowed_hosts(), name])}]}}"
             expected = ", ".join([*self._allowed_hosts(), "localhost"])
             raise ApiError(
                 "forbidden",
                 f"unknown Host {name!r}: expected {expected} or 127.0.0.1",
-                hint=f"if a proxy forwards requests with this Host, add this to onetool.yaml: {setting}",
+                hint=(
+                    "if a proxy forwards requests with this Host, add this to onetool.yaml:"
+                    f" {setting}"
+                ),
             )
         return name
 
@@ -337,8 +387,13 @@ def _check_approver(credential: RequestCredential, scope: Scope) -> None:
         return
     is_read = scope["method"] in {"GET", "HEAD"} and path != MCP_PATH
     if not is_read and path != SESSION_PATH and not path.startswith(f"{APPROVALS_PATH}/"):
-        message = "a token of scope 'approve' cannot call tools or change anything: it reads, and approves calls"
-        raise ApiError("forbidden", message, {"scope": credential.scope}, hint="use a token of scope 'use'")
+        message = (
+            "a token of scope 'approve' cannot call tools or change anything: it reads, and"
+            " approves calls"
+        )
+        raise ApiError(
+            "forbidden", message, {"scope": credential.scope}, hint="use a token of scope 'use'"
+        )
 
 
 def _parse_token(headers: Headers) -> str | None:
@@ -363,11 +418,14 @@ def _get_request_id(headers: Headers) -> str:
 REVOKED = unauthorized_error("the token was revoked or has expired", reason="revoked")
 
 
-# --- responses -----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 class _ResponseSender:
-    """The `send` function of one request, which adds the fixed headers. `status` is None until the response begins."""
+    """The `send` function of one request, which adds the fixed headers.
+
+    `status` is None until the response begins.
+    """
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
@@ -386,7 +444,9 @@ class _ResponseSender:
             if all(name != b"cache-control" for name, _ in headers):
                 headers.append((b"cache-control", b"no-store"))
             message["headers"] = [*headers, *self._headers.items()]
-        self._is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self._is_complete = message["type"] == "http.response.body" and not message.get(
+            "more_body", False
+        )
         await self._send(message)
 
     async def end(self) -> None:
@@ -397,7 +457,9 @@ class _ResponseSender:
 
 
 def get_token_id(scope: Scope) -> str:
-    """Return an id of the request's token that does not reveal it, or an empty string without a token."""
+    """Return an id of the request's token that does not reveal it, or an empty string without a
+    token.
+    """
     return str(scope.get("state", {}).get("token_id", ""))
 
 

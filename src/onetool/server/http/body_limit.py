@@ -57,4 +57,8 @@ class LimitedBody:
         self._received = 0
 
     def _too_large_error(self) -> ApiError:
-        return ApiError("too_large", f"the request body exceeds {self._max_bytes} bytes", {"limit": self._max_bytes})
+        return ApiError(
+            "too_large",
+            f"the request body exceeds {self._max_bytes} bytes",
+            {"limit": self._max_bytes},
+        )

@@ -8,7 +8,9 @@ from math import inf
 from onetool.server.http.errors import ApiError
 from onetool.settings.model import Issuer, Token
 
-FindToken = Callable[[str], Token | None]  # finds a token by its hash, whether it has expired or not
+FindToken = Callable[
+    [str], Token | None
+]  # finds a token by its hash, whether it has expired or not
 BEARER_HINT = "send the header Authorization: Bearer ot_..."
 
 
@@ -26,7 +28,10 @@ class RequestCredential:
 
 
 def identify_issuer(entry: Issuer) -> str:
-    """Return an identifier of an entry in the settings, the same in every process. It changes with the entry."""
+    """Return an identifier of an entry in the settings, the same in every process.
+
+    It changes with the entry.
+    """
     return sha256(entry.model_dump_json().encode()).hexdigest()
 
 

@@ -1,7 +1,8 @@
-"""HTTP errors: one exception, one table of status codes, one body, `{"error": {"code", "message", "details"}}`.
+"""HTTP errors: one exception, one table of status codes, one body, `{"error": {"code", "message",
+"details"}}`.
 
-Handlers raise a `ToolError` or an `ApiError`; `ErrorBoundary` renders both and hides unexpected exceptions. A tool that
-ran and failed is not an HTTP error: its error is the response to the call.
+Handlers raise a `ToolError` or an `ApiError`; `ErrorBoundary` renders both and hides unexpected
+exceptions. A tool that ran and failed is not an HTTP error: its error is the response to the call.
 """
 
 import os
@@ -50,14 +51,19 @@ STATUS: dict[str, int] = {
     "store_unavailable": 503,
     "storage_unavailable": 507,
 }
-# Codes for errors without a code of their own, by type. A call that fails with another type did run.
+# Codes for errors without a code of their own, by type. A call that fails with another type did
+# run.
 CODES = {
     "validation_error": "invalid",
     "not_found": "not_found",
     "permission_denied": "permission_denied",
     "audit_unavailable": "audit_unavailable",
 }
-RETRY_SECONDS = {"busy": "1", "rate_limited": "60", "store_unavailable": "2"}  # unless the error says otherwise
+RETRY_SECONDS = {
+    "busy": "1",
+    "rate_limited": "60",
+    "store_unavailable": "2",
+}  # unless the error says otherwise
 
 
 class ApiError(Exception):
@@ -91,15 +97,33 @@ class ApiError(Exception):
         wait = fields.pop("retry_after", None)
         headers = {"retry-after": str(wait)} if isinstance(wait, int) else {}
         if isinstance(error, BundleError):
-            details = {**(fields.get("details") or {}), **({"hint": error.hint} if error.hint else {})}
-            return cls(code or "invalid", error.message, {camel_case(key): value for key, value in details.items()})
+            details = {
+                **(fields.get("details") or {}),
+                **({"hint": error.hint} if error.hint else {}),
+            }
+            return cls(
+                code or "invalid",
+                error.message,
+                {camel_case(key): value for key, value in details.items()},
+            )
         if code == "rate_limited":
-            return cls(code, error.message, {camel_case(key): value for key, value in fields.items()}, headers)
+            return cls(
+                code,
+                error.message,
+                {camel_case(key): value for key, value in fields.items()},
+                headers,
+            )
         if code == "store_unavailable":
-            return cls(code, error.message, {camel_case(key): value for key, value in fields.items()})
+            return cls(
+                code, error.message, {camel_case(key): value for key, value in fields.items()}
+            )
         if code is not None:
             fields["code"] = code
-        status = StorageError.type if isinstance(error, StorageError) else CODES.get(error.type, "invalid")
+        status = (
+            StorageError.type
+            if isinstance(error, StorageError)
+            else CODES.get(error.type, "invalid")
+        )
         return cls(status, error.message, {**fields, "type": error.type}, headers)
 
     @property
@@ -113,14 +137,19 @@ class ApiError(Exception):
     @property
     def response(self) -> Response:
         """The error as a response. Details come from tools and may hold any text."""
-        return Response(text(self.body).encode("utf-8", "replace"), self.status, self.headers, "application/json")
+        return Response(
+            text(self.body).encode("utf-8", "replace"),
+            self.status,
+            self.headers,
+            "application/json",
+        )
 
 
 class ErrorBoundary:
     """ASGI middleware that renders exceptions as responses.
 
-    For an unexpected exception, the client gets a correlation id that is also in the log. `count` is called with the
-    status of every response.
+    For an unexpected exception, the client gets a correlation id that is also in the log. `count`
+    is called with the status of every response.
     """
 
     def __init__(self, inner: ASGIApp, log: Log, count: Callable[[Scope, int], None]) -> None:
@@ -158,7 +187,9 @@ class ErrorBoundary:
         correlation_id = scope.get("state", {}).get("request_id") or os.urandom(8).hex()
         trace = "".join(traceback.format_exception(error))
         request = {"method": scope["method"], "path": scope["path"]}
-        self._log.event("http.error", level="ERROR", correlation_id=correlation_id, **request, text=trace)
+        self._log.event(
+            "http.error", level="ERROR", correlation_id=correlation_id, **request, text=trace
+        )
         message = f"internal error; see log entry {correlation_id}"
         return ApiError("internal", message, {"correlationID": correlation_id}).response
 
@@ -167,7 +198,11 @@ def _routing_error(scope: Scope, error: HTTPException) -> ApiError:
     """Return the error for an unknown path or method. Several routes may share a path."""
     if error.status_code == STATUS["not_found"]:
         return ApiError("not_found", f"no such path: {scope['path']}")
-    matching = [route for route in scope["router"].routes if route.matches(scope)[0] is not Match.NONE]
+    matching = [
+        route for route in scope["router"].routes if route.matches(scope)[0] is not Match.NONE
+    ]
     allowed = ", ".join(sorted({method for route in matching for method in route.methods or ()}))
     message = f"method {scope['method']} is not allowed for {scope['path']} (allowed: {allowed})"
-    return ApiError("method_not_allowed", message, {"allowed": allowed.split(", ")}, {"allow": allowed})
+    return ApiError(
+        "method_not_allowed", message, {"allowed": allowed.split(", ")}, {"allow": allowed}
+    )

@@ -42,7 +42,9 @@ Ready = Callable[[Bind], None]
 class HttpServer:
     """An HTTP server. The constructor binds the port."""
 
-    def __init__(self, app: OneTool, host: str, port: int, neighbors: Neighbors | None = None) -> None:
+    def __init__(
+        self, app: OneTool, host: str, port: int, neighbors: Neighbors | None = None
+    ) -> None:
         self._app = app
         self._neighbors = neighbors
         self._socket = _open_socket(host, port)
@@ -60,7 +62,9 @@ class HttpServer:
             limiter = self._limiter
             tokens = create_live_tokens(self._app)
             asgi_app = build(self._app, self.bind, tokens, self._neighbors)
-            self._server = _Server(self._config(asgi_app, limiter), limiter, lambda: ready(self.bind))
+            self._server = _Server(
+                self._config(asgi_app, limiter), limiter, lambda: ready(self.bind)
+            )
             port = self.bind.port
             listening_ports = self._app.own_ports.listening
             listening_ports.add(port)  # tools must not send requests to the server that they run in
@@ -113,19 +117,28 @@ async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
         await server.run(ready)
 
 
-# --- non-loopback addresses ----------------------------------------------------------------------------------------
+# --- non-loopback addresses -----------------------------------------------------------------------
 
 
 async def check_exposure(app: OneTool, bind: Bind) -> None:
-    """Raise if the server would be reachable from other machines without tokens or without a complete sandbox."""
+    """Raise if the server would be reachable from other machines without tokens or without a
+    complete sandbox.
+    """
     names = app.settings.auth.allowed_hosts
     if bind.is_loopback and not names:
         return
-    host, option = (names[0], "auth.allowed_hosts") if bind.is_loopback else (bind.host or "all requests", "--host")
+    host, option = (
+        (names[0], "auth.allowed_hosts")
+        if bind.is_loopback
+        else (bind.host or "all requests", "--host")
+    )
     if not create_live_tokens(app).keys() and not app.settings.auth.issuers:
         raise ToolError(
             f"cannot serve {host} without authentication: no tokens exist",
-            hint=f"create a token with `onetool token create NAME`, or remove {option} to serve this machine only",
+            hint=(
+                f"create a token with `onetool token create NAME`, or remove {option} to serve this"
+                " machine only"
+            ),
         )
     if app.settings.execution.isolation == "off":
         return
@@ -133,17 +146,22 @@ async def check_exposure(app: OneTool, bind: Bind) -> None:
     missing = [layer for layer in FULL_SANDBOX if layer not in active]
     if not is_isolated(active):
         raise ToolError(
-            f"cannot serve {host}: the sandbox is incomplete on this machine (missing: {', '.join(missing)})",
-            hint=f"remove {option} to serve this machine only, or, if you trust everyone who has a token, set "
-            "execution: {isolation: off} in onetool.yaml",
+            f"cannot serve {host}: the sandbox is incomplete on this machine (missing:"
+            f" {', '.join(missing)})",
+            hint=(
+                f"remove {option} to serve this machine only, or, if you trust everyone who has a"
+                " token, set execution: {isolation: off} in onetool.yaml"
+            ),
         )
 
 
-# --- uvicorn and its socket ----------------------------------------------------------------------------------------
+# --- uvicorn and its socket -----------------------------------------------------------------------
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, limiter: ConnectionLimiter, on_ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
         self._limiter = limiter
         self._on_ready = on_ready
@@ -168,7 +186,10 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     async def cancel_pending(self) -> None:
-        """Cancel the requests that did not end in time. Requests that wait for a thread are abandoned."""
+        """Cancel the requests that did not end in time.
+
+        Requests that wait for a thread are abandoned.
+        """
         for task in self.server_state.tasks:
             task.cancel()
         if self.server_state.tasks:
@@ -182,15 +203,25 @@ def _open_socket(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         raise _bind_error(host, port, error) from None
     address = listener.getsockname()[0]
-    if Bind(host, port).is_loopback and not is_loopback(address):  # the hosts file may map localhost to any address
+    if Bind(host, port).is_loopback and not is_loopback(
+        address
+    ):  # the hosts file may map localhost to any address
         listener.close()
-        raise ToolError(f"{host} resolves to {address}, which is not a loopback address", hint="use --host 127.0.0.1")
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does this only for its own sockets
+        raise ToolError(
+            f"{host} resolves to {address}, which is not a loopback address",
+            hint="use --host 127.0.0.1",
+        )
+    listener.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+    )  # asyncio does this only for its own sockets
     return listener
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of open files if possible and return it. Each connection is a file; 1024 is a common limit."""
+    """Raise the limit of open files if possible and return it.
+
+    Each connection is a file; 1024 is a common limit.
+    """
     if sys.platform == "win32":
         return WANTED_OPEN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,10 +1,11 @@
 """The metadata and keys of OpenID providers, fetched over the checked HTTP client and cached.
 
-Only issuers in the settings are asked. What they answer is hostile: their name must be the expected one, documents are
-small, redirects are not followed, and other hosts than their own must have public addresses and use https.
+Only issuers in the settings are asked. What they answer is hostile: their name must be the expected
+one, documents are small, redirects are not followed, and other hosts than their own must have
+public addresses and use https.
 
-Keys are fetched again every ten minutes in the background, and at most once a minute because of an unknown key. If they
-cannot be fetched for an hour, no JWT of the issuer is accepted until they can.
+Keys are fetched again every ten minutes in the background, and at most once a minute because of an
+unknown key. If they cannot be fetched for an hour, no JWT of the issuer is accepted until they can.
 """
 
 import asyncio
@@ -83,10 +84,15 @@ class IssuerDirectory:
         self._log = log
         self._clock = clock
         self._states: dict[str, _IssuerState] = {}
-        self._background = BackgroundTasks(lambda _error: None)  # failures are logged, and retried later
+        self._background = BackgroundTasks(
+            lambda _error: None
+        )  # failures are logged, and retried later
 
     async def find_key(self, issuer: str, key_id: str | None, algorithm: str) -> Any:
-        """Return a public key of the issuer, or None. Raise an ApiError if the issuer cannot be reached."""
+        """Return a public key of the issuer, or None.
+
+        Raise an ApiError if the issuer cannot be reached.
+        """
         state = await self._get_state(issuer)
         key = state.find(key_id, algorithm)
         if key is None and self._clock() - state.attempted >= UNKNOWN_KEY_SECONDS:
@@ -118,7 +124,9 @@ class IssuerDirectory:
             if state.has_failed and now - state.attempted < RETRY_SECONDS:
                 raise _unavailable_error(issuer)
             await asyncio.shield(self._start_fetch(issuer, state))
-        elif now - state.fetched >= REFRESH_SECONDS and now - state.attempted >= UNKNOWN_KEY_SECONDS:
+        elif (
+            now - state.fetched >= REFRESH_SECONDS and now - state.attempted >= UNKNOWN_KEY_SECONDS
+        ):
             self._start_fetch(issuer, state)
         return state
 
@@ -186,5 +194,7 @@ def _parse_key(jwk: Any) -> IssuerKey | None:
 
 
 def _unavailable_error(issuer: str) -> ApiError:
-    message = f"cannot check the token: the issuer {issuer} cannot be reached, or its answer is not valid"
+    message = (
+        f"cannot check the token: the issuer {issuer} cannot be reached, or its answer is not valid"
+    )
     return ApiError("issuer_unavailable", message, {"issuer": issuer}, {"retry-after": "5"})

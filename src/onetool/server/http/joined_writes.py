@@ -1,7 +1,8 @@
 """A transport that sends what is written in one iteration of the event loop at once.
 
-uvicorn writes the head and the body of a response separately. A process that is killed in between has sent a head
-without a body, which no load balancer can turn into an error. One write also wakes up the reader once.
+uvicorn writes the head and the body of a response separately. A process that is killed in between
+has sent a head without a body, which no load balancer can turn into an error. One write also wakes
+up the reader once.
 """
 
 import asyncio
@@ -12,13 +13,18 @@ MAX_HELD_BYTES = 64 << 10  # more is sent immediately: it may take several packe
 
 
 class JoinedWrites:
-    """The transport of a connection. It is an `asyncio.Transport` for its users, without the abstract methods.
+    """The transport of a connection.
+
+    It is an `asyncio.Transport` for its users, without the abstract methods.
 
     `close` does nothing if `close_later` returns True.
     """
 
     def __init__(
-        self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop, close_later: Callable[[], bool]
+        self,
+        inner: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        close_later: Callable[[], bool],
     ) -> None:
         self._inner = inner
         self._loop = loop

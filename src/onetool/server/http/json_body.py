@@ -1,6 +1,8 @@
-"""JSON request bodies, parsed strictly: no duplicate keys, no NaN, no infinite or oversized numbers.
+"""JSON request bodies, parsed strictly: no duplicate keys, no NaN, no infinite or oversized
+numbers.
 
-Other errors take precedence over those of the body, so it is a mapping that is parsed on first access.
+Other errors take precedence over those of the body, so it is a mapping that is parsed on first
+access.
 """
 
 import json
@@ -38,7 +40,9 @@ class RequestBody(Mapping[str, Any]):
 
     @cached_property
     def _members(self) -> JsonObject:
-        _check_media_type(self._headers.get("content-type", ""), self._headers.get("content-encoding", ""))
+        _check_media_type(
+            self._headers.get("content-type", ""), self._headers.get("content-encoding", "")
+        )
         data = parse_json(self.content)
         if not isinstance(data, dict):
             raise _invalid("the request body must be a JSON object")
@@ -58,8 +62,12 @@ def _check_media_type(media_type: str, encoding: str) -> None:
     kind, _, parameters = media_type.partition(";")
     charset = parameters.replace(" ", "").replace('"', "").lower()
     if kind.strip().lower() != MEDIA_TYPE or charset not in {"", "charset=utf-8"}:
-        problem = f"unsupported Content-Type {media_type!r}" if media_type else "missing Content-Type"
-        raise ApiError("unsupported_media_type", problem, hint=f"send the header Content-Type: {MEDIA_TYPE}")
+        problem = (
+            f"unsupported Content-Type {media_type!r}" if media_type else "missing Content-Type"
+        )
+        raise ApiError(
+            "unsupported_media_type", problem, hint=f"send the header Content-Type: {MEDIA_TYPE}"
+        )
     if encoding.strip().lower() not in {"", "identity"}:
         message = f"unsupported Content-Encoding {encoding!r}"
         raise ApiError("unsupported_media_type", message, hint="remove the Content-Encoding header")
@@ -68,7 +76,11 @@ def _check_media_type(media_type: str, encoding: str) -> None:
 def parse_json(content: bytes) -> Any:
     """Parse JSON strictly. Raise an ApiError about the request body."""
     if not has_few_values(content):
-        raise ApiError("too_large", f"the request body has more than {MAX_VALUES:,} values", {"limit": MAX_VALUES})
+        raise ApiError(
+            "too_large",
+            f"the request body has more than {MAX_VALUES:,} values",
+            {"limit": MAX_VALUES},
+        )
     try:
         text = content.decode()
         return json.loads(
@@ -101,7 +113,9 @@ def _reject_constant(word: str) -> NoReturn:
 
 def _parse_integer(digits: str) -> int:
     if len(digits) > MAX_DIGITS:
-        raise _invalid(f"number with {len(digits)} digits in the request body (maximum {MAX_DIGITS})")
+        raise _invalid(
+            f"number with {len(digits)} digits in the request body (maximum {MAX_DIGITS})"
+        )
     return int(digits)
 
 

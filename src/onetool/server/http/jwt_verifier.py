@@ -1,8 +1,8 @@
 """JWTs of OpenID providers: their signatures and claims, and the agents that claims select.
 
-A JWT is hostile until its signature is verified. Its header only selects one of the algorithms in the settings and one
-of the keys that the issuer publishes; URLs, certificates and keys in the header are ignored. Errors never contain
-anything of the JWT.
+A JWT is hostile until its signature is verified. Its header only selects one of the algorithms in
+the settings and one of the keys that the issuer publishes; URLs, certificates and keys in the
+header are ignored. Errors never contain anything of the JWT.
 """
 
 import base64
@@ -68,11 +68,17 @@ class JwtVerifier:
     log: Log
 
     def is_candidate(self, text: str) -> bool:
-        """Return whether the token is meant to be a JWT. Its header is a JSON object, so it begins with `ey`."""
+        """Return whether the token is meant to be a JWT.
+
+        Its header is a JSON object, so it begins with `ey`.
+        """
         return text.startswith("ey") and bool(self.issuers())
 
     async def check(self, text: str) -> RequestCredential:
-        """Return the credential of a JWT. Raise an ApiError: 401, or 403 if the subject has no agent."""
+        """Return the credential of a JWT.
+
+        Raise an ApiError: 401, or 403 if the subject has no agent.
+        """
         header, unverified = parse_jwt(text)
         entries = [entry for entry in self.issuers() if entry.issuer == unverified.get("iss")]
         if not entries:
@@ -81,12 +87,17 @@ class JwtVerifier:
         audiences = {audience for entry in allowed for audience in entry.audience}
         algorithms = {algorithm for entry in allowed for algorithm in entry.algorithms}
         claims = await self.verify(text, entries[0].issuer, algorithms, audiences)
-        return self.find_agent(claims, [entry for entry in allowed if _list_audiences(claims) & {*entry.audience}])
+        return self.find_agent(
+            claims, [entry for entry in allowed if _list_audiences(claims) & {*entry.audience}]
+        )
 
     async def verify(
         self, text: str, issuer: str, algorithms: Collection[str], audiences: Iterable[str]
     ) -> JsonMapping:
-        """Return the claims of a JWT of this issuer. Raise an ApiError if anything is wrong with it."""
+        """Return the claims of a JWT of this issuer.
+
+        Raise an ApiError if anything is wrong with it.
+        """
         header, _ = parse_jwt(text)
         algorithm = header["alg"]
         if algorithm not in algorithms:
@@ -107,10 +118,19 @@ class JwtVerifier:
             if agent is not None:
                 is_live = self._is_configured(entry)
                 origin = identify_issuer(entry)
-                return RequestCredential(actor, agent, entry.scope, is_live, identifier, claims["exp"], origin)
-        self.log.event("auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers")
+                return RequestCredential(
+                    actor, agent, entry.scope, is_live, identifier, claims["exp"], origin
+                )
+        self.log.event(
+            "auth.unmapped", level="WARNING", actor=actor, text="no agent in auth.issuers"
+        )
         hint = "ask the administrator of this server to add it to auth.issuers in onetool.yaml"
-        raise ApiError("forbidden", "this account has no agent on this server", {"reason": "no_agent"}, hint=hint)
+        raise ApiError(
+            "forbidden",
+            "this account has no agent on this server",
+            {"reason": "no_agent"},
+            hint=hint,
+        )
 
     def _is_configured(self, entry: Issuer) -> Callable[[object], bool]:
         return lambda _find: entry in self.issuers()
@@ -119,7 +139,8 @@ class JwtVerifier:
 def _name_actor(issuer: str, subject: str, identifier: str) -> str:
     """Return a name of the subject, for people and to compare: two subjects never have the same.
 
-    A name that cannot show everything ends with a part of the identifier, and so does one that looks like that.
+    A name that cannot show everything ends with a part of the identifier, and so does one that
+    looks like that.
     """
     place = shorten(issuer.partition("://")[2].rstrip("/"), MAX_ISSUER_CHARS)
     name = shorten(escape_invisible(" ".join(subject.split())), MAX_SUBJECT_CHARS)
@@ -131,7 +152,10 @@ def _name_actor(issuer: str, subject: str, identifier: str) -> str:
 
 
 def map_agent(entry: Issuer, claims: JsonMapping) -> str | None:
-    """Return the agent that the claim selects by the table, or the default agent. None: the subject is rejected."""
+    """Return the agent that the claim selects by the table, or the default agent.
+
+    None: the subject is rejected.
+    """
     value: Any = claims.get(entry.agent_claim)
     if value is None:  # a path such as realm_access.roles
         value = claims
@@ -139,19 +163,26 @@ def map_agent(entry: Issuer, claims: JsonMapping) -> str | None:
             value = value.get(part) if isinstance(value, Mapping) else None
     if entry.agent_claim == "email" and claims.get("email_verified") is not True:
         value = None  # some issuers let people type any address
-    values = {each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)}
-    return next((agent for name, agent in entry.agents.items() if name in values), entry.default_agent)
+    values = {
+        each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)
+    }
+    return next(
+        (agent for name, agent in entry.agents.items() if name in values), entry.default_agent
+    )
 
 
 def reject(reason: str) -> NoReturn:
     raise unauthorized_error(f"invalid token: {REASONS[reason]}", reason=reason)
 
 
-# --- parsing -------------------------------------------------------------------------------------------------------
+# --- parsing --------------------------------------------------------------------------------------
 
 
 def parse_jwt(text: str) -> tuple[JsonObject, JsonObject]:
-    """Return the header and the claims, which are not verified. Raise an ApiError if they cannot be accepted."""
+    """Return the header and the claims, which are not verified.
+
+    Raise an ApiError if they cannot be accepted.
+    """
     if len(text) > MAX_JWT_CHARS:
         reject("too_large")
     if not JWT_PATTERN.fullmatch(text):

@@ -1,4 +1,6 @@
-"""The tokens that are accepted now: `LiveTokens` rejects those that were revoked since the settings were loaded."""
+"""The tokens that are accepted now: `LiveTokens` rejects those that were revoked since the settings
+were loaded.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -19,7 +21,8 @@ STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which t
 class LiveTokens:
     """The loaded tokens that the settings files still contain.
 
-    A changed file can only revoke tokens; a new token needs a reload. While a file is unreadable, no token is accepted.
+    A changed file can only revoke tokens; a new token needs a reload. While a file is unreadable,
+    no token is accepted.
     """
 
     def __init__(
@@ -32,8 +35,12 @@ class LiveTokens:
         self._get_loaded = get_loaded
         self._env = env
         self._stored = stored
-        self._is_invalid = is_invalid  # whether the settings are invalid, so that nobody knows all tokens
-        self._narrowed: Settings | None = None  # the loaded settings that `_remaining` and `_unreadable` refer to
+        self._is_invalid = (
+            is_invalid  # whether the settings are invalid, so that nobody knows all tokens
+        )
+        self._narrowed: Settings | None = (
+            None  # the loaded settings that `_remaining` and `_unreadable` refer to
+        )
         self._remaining: frozenset[Token] = frozenset()
         self._unreadable = ""
 
@@ -51,15 +58,22 @@ class LiveTokens:
         unreadable = expected.intersection(config_files(loaded)).difference(current.files)
         self._narrowed = loaded.settings
         self._unreadable = next((path.name for path in unreadable), "")
-        self._remaining = frozenset(token for token in current.settings.auth.tokens if token.agent in agents)
+        self._remaining = frozenset(
+            token for token in current.settings.auth.tokens if token.agent in agents
+        )
 
     def keys(self) -> TokenSet:
-        """Return the tokens that are accepted now. Raise an ApiError if a settings file cannot be read."""
+        """Return the tokens that are accepted now.
+
+        Raise an ApiError if a settings file cannot be read.
+        """
         settings = self._get_loaded().settings
         tokens = settings.auth.tokens
         if not tokens and self._is_invalid():
             message = "cannot check tokens: the configuration is invalid"
-            raise ApiError("busy", message, {"reason": "tokens_unreadable"}, hint="see `onetool doctor`")
+            raise ApiError(
+                "busy", message, {"reason": "tokens_unreadable"}, hint="see `onetool doctor`"
+            )
         if settings is not self._narrowed:  # loaded after the last check of the files
             return self._make_set(tokens)
         if self._unreadable:

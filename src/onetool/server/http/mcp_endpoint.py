@@ -1,11 +1,14 @@
-"""MCP over HTTP at /mcp, for protocol versions with and without sessions. The SDK manages sessions and streams.
+"""MCP over HTTP at /mcp, for protocol versions with and without sessions.
 
-`auth` has checked origin and size, so the SDK's own checks are disabled. A session (protocols before 2026) belongs to
-the agent and the token that opened it; to others it does not exist. The latest messages are kept, so that a client can
-resume after a broken connection.
+The SDK manages sessions and streams.
 
-A session is in the memory of one replica. A load balancer that chooses replicas by a random X-Request-Id finds it in
-front of the session ID, and sends all requests of the session to the same replica (`deploy/nginx/onetool.conf`).
+`auth` has checked origin and size, so the SDK's own checks are disabled. A session (protocols
+before 2026) belongs to the agent and the token that opened it; to others it does not exist. The
+latest messages are kept, so that a client can resume after a broken connection.
+
+A session is in the memory of one replica. A load balancer that chooses replicas by a random
+X-Request-Id finds it in front of the session ID, and sends all requests of the session to the same
+replica (`deploy/nginx/onetool.conf`).
 """
 
 import asyncio
@@ -54,7 +57,10 @@ class _Sent(NamedTuple):
 
 
 class ReplayBuffer:
-    """The latest messages to all sessions, oldest first. A client that resumes too late gets an empty stream."""
+    """The latest messages to all sessions, oldest first.
+
+    A client that resumes too late gets an empty stream.
+    """
 
     def __init__(self, max_events: int = MAX_EVENTS, max_bytes: int = MAX_BYTES) -> None:
         self._max_events = max_events
@@ -87,7 +93,9 @@ class _SessionStore(EventStore):
         size = 0 if message is None else len(message.model_dump_json())
         return str(self._replays.add(_Sent(self._session, stream_id, message, size)))
 
-    async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
+    async def replay_events_after(
+        self, last_event_id: str, send_callback: EventCallback
+    ) -> str | None:
         number = int(last_event_id) if EVENT_ID_PATTERN.fullmatch(last_event_id) else 0
         last = self._replays.sent.get(number)
         if last is None or last.session != self._session:
@@ -108,7 +116,10 @@ class ResumableSessions(StreamableHTTPSessionManager):
         return list(self._server_instances)
 
     async def end_session(self, session_id: str) -> bool:
-        """End a session: its streams close, and its next request gets 404. Return whether it was open."""
+        """End a session: its streams close, and its next request gets 404.
+
+        Return whether it was open.
+        """
         transport = self._server_instances.get(session_id)
         if transport is not None:
             await self._discard_session(session_id, transport)
@@ -174,10 +185,17 @@ class McpEndpoint:
 
 
 async def _check_values(scope: Scope, receive: Receive) -> Receive:
-    """Return a function that receives the body again. Raise if parsing its values would delay other requests."""
+    """Return a function that receives the body again.
+
+    Raise if parsing its values would delay other requests.
+    """
     body = await Request(scope, receive).body()
     if not has_few_values(body):
-        raise ApiError("too_large", f"the request body has more than {MAX_VALUES:,} values", {"limit": MAX_VALUES})
+        raise ApiError(
+            "too_large",
+            f"the request body has more than {MAX_VALUES:,} values",
+            {"limit": MAX_VALUES},
+        )
     messages: list[Message] = [{"type": "http.request", "body": body}]
 
     async def receive_again() -> Message:
@@ -187,10 +205,11 @@ async def _check_values(scope: Scope, receive: Receive) -> Receive:
 
 
 def _route_session(scope: Scope, send: Send) -> tuple[Scope, Send]:
-    """Remove the route from the session ID of the request, and add it to the session ID of the response.
+    """Remove the route from the session ID of the request, and add it to the session ID of the
+    response.
 
-    The route of a new session is the ID that the load balancer gave to the request. It proves nothing, and the rest of
-    the session ID is as random as without it.
+    The route of a new session is the ID that the load balancer gave to the request. It proves
+    nothing, and the rest of the session ID is as random as without it.
     """
     headers = dict(scope["headers"])
     known = headers.get(SESSION_HEADER)
@@ -213,7 +232,9 @@ def _route_session(scope: Scope, send: Send) -> tuple[Scope, Send]:
     return scope, send_with_route
 
 
-async def _serve_until(stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+async def _serve_until(
+    stopping: asyncio.Event, handle: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
     """Handle a request, but end its stream cleanly when the server shuts down."""
     has_started = False
 

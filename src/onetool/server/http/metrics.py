@@ -1,13 +1,22 @@
-"""`/metrics` in the Prometheus text format 0.0.4: counters since the server started, and current gauges.
+"""`/metrics` in the Prometheus text format 0.0.4: counters since the server started, and current
+gauges.
 
-The counters come from the events of the bus and the HTTP responses. An agent sees its own values, the owner sees all.
-The number of series is limited: tools beyond MAX_TOOLS share the series `other`.
+The counters come from the events of the bus and the HTTP responses. An agent sees its own values,
+the owner sees all. The number of series is limited: tools beyond MAX_TOOLS share the series
+`other`.
 """
 
 from collections.abc import Iterator
 
 from anyio.to_thread import run_sync as run_in_thread
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -33,20 +42,34 @@ class Metrics(Collector):
     def __init__(self, app: OneTool) -> None:
         self._app = app
         self._tools: set[str] = set()
-        self._counted: set[int] = set()  # runs that started before this object existed are not counted
+        self._counted: set[int] = (
+            set()
+        )  # runs that started before this object existed are not counted
         self._registry = registry = CollectorRegistry()
         tool_labels = ("agent", "tool", "outcome")
         by_agent = ("agent",)
-        self._calls = Counter("onetool_tool_calls", "Tool calls by outcome", tool_labels, registry=registry)
-        self._runs = Counter("onetool_runs", "Runs by outcome", ("agent", "outcome"), registry=registry)
-        self._in_flight = Gauge("onetool_runs_in_flight", "Active runs", by_agent, registry=registry)
+        self._calls = Counter(
+            "onetool_tool_calls", "Tool calls by outcome", tool_labels, registry=registry
+        )
+        self._runs = Counter(
+            "onetool_runs", "Runs by outcome", ("agent", "outcome"), registry=registry
+        )
+        self._in_flight = Gauge(
+            "onetool_runs_in_flight", "Active runs", by_agent, registry=registry
+        )
         self._call_seconds = Histogram(
-            "onetool_tool_call_seconds", "Duration of tool calls", by_agent, registry=registry, buckets=BUCKETS
+            "onetool_tool_call_seconds",
+            "Duration of tool calls",
+            by_agent,
+            registry=registry,
+            buckets=BUCKETS,
         )
         self._run_seconds = Histogram(
             "onetool_run_seconds", "Duration of runs", by_agent, registry=registry, buckets=BUCKETS
         )
-        self._requests = Counter(REQUESTS, "HTTP responses", ("method", "route", "status"), registry=registry)
+        self._requests = Counter(
+            REQUESTS, "HTTP responses", ("method", "route", "status"), registry=registry
+        )
         registry.register(self)
         ProcessCollector(registry=registry)
         self._tool_count = 0  # updated on each request: stored tools are counted on disk
@@ -54,7 +77,9 @@ class Metrics(Collector):
 
     async def respond(self, request: Request) -> Response:
         self._tool_count = await run_in_thread(len, self._app.registry)
-        return Response(self.text(identity.get_person(request).visible_agent), media_type=MEDIA_TYPE)
+        return Response(
+            self.text(identity.get_person(request).visible_agent), media_type=MEDIA_TYPE
+        )
 
     def text(self, agent: str | None = None) -> str:
         """Return the metrics of one agent or of all."""
@@ -104,14 +129,21 @@ class Metrics(Collector):
         plain = name.partition("@")[0]
         tool = self._app.registry.peek(plain)
         registered_name = tool.name if tool is not None else None
-        if registered_name is None or (registered_name not in self._tools and len(self._tools) >= MAX_TOOLS):
+        if registered_name is None or (
+            registered_name not in self._tools and len(self._tools) >= MAX_TOOLS
+        ):
             return OTHER
         self._tools.add(registered_name)
-        return registered_name.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
+        return registered_name.encode(
+            "utf-8", "replace"
+        ).decode()  # a lone surrogate cannot be sent
 
 
 class _AgentView(Collector):
-    """The metrics that one agent may see. HTTP responses are not counted per agent, so only the owner sees them."""
+    """The metrics that one agent may see.
+
+    HTTP responses are not counted per agent, so only the owner sees them.
+    """
 
     def __init__(self, registry: CollectorRegistry, agent: str | None) -> None:
         self._registry = registry
@@ -125,6 +157,7 @@ class _AgentView(Collector):
             family.samples = [
                 sample
                 for sample in family.samples
-                if agent in {None, sample.labels.get("agent", agent)} and not sample.name.endswith("_created")
+                if agent in {None, sample.labels.get("agent", agent)}
+                and not sample.name.endswith("_created")
             ]
             yield family

@@ -1,6 +1,9 @@
-"""Models of REST requests and responses. They validate input, serialize output and define the OpenAPI schemas.
+"""Models of REST requests and responses.
 
-Names are snake_case here and camelCase in JSON. A response has every field, except `absent` fields that are empty.
+They validate input, serialize output and define the OpenAPI schemas.
+
+Names are snake_case here and camelCase in JSON. A response has every field, except `absent` fields
+that are empty.
 """
 
 from typing import Annotated, Any, Literal
@@ -31,11 +34,13 @@ class ErrorResponse(ApiModel):
     error: ErrorBody
 
 
-# --- calls and runs ------------------------------------------------------------------------------------------------
+# --- calls and runs -------------------------------------------------------------------------------
 
 
 class Call(ApiModel):
-    args: JsonObject = Field(default_factory=dict, description="Arguments, as defined by the tool's argSchema")
+    args: JsonObject = Field(
+        default_factory=dict, description="Arguments, as defined by the tool's argSchema"
+    )
 
 
 class Success(ApiModel):
@@ -66,18 +71,29 @@ class CallOutcome(RootModel[Success | FailedCall]):
 
 
 class RunRequest(ApiModel):
-    command: Annotated[str, Field(strict=True, description="Python code, as for the tool `run` over MCP")]
-    format: Literal[FORMATS] | None = Field(default=None, description="Output format, as set by __format__ in code")  # type: ignore[valid-type]
+    command: Annotated[
+        str, Field(strict=True, description="Python code, as for the tool `run` over MCP")
+    ]
+    format: Literal[FORMATS] | None = Field(  # type: ignore[valid-type]
+        default=None, description="Output format, as set by __format__ in code"
+    )
 
 
 class SignIn(ApiModel):
     code: Annotated[
-        str, Field(strict=True, max_length=4000, description="One-time code of `onetool ui` or of a sign-in")
+        str,
+        Field(
+            strict=True,
+            max_length=4000,
+            description="One-time code of `onetool ui` or of a sign-in",
+        ),
     ]
 
 
 class Session(ApiModel):
-    csrf: str = Field(description="Value for the header X-OneTool-CSRF, which requests need besides the cookie")
+    csrf: str = Field(
+        description="Value for the header X-OneTool-CSRF, which requests need besides the cookie"
+    )
     actor: str = Field(description="Who has signed in")
     scope: str
 

@@ -1,6 +1,8 @@
-"""OneTool as an ASGI application, to serve alone or to mount in an application of FastAPI or Starlette.
+"""OneTool as an ASGI application, to serve alone or to mount in an application of FastAPI or
+Starlette.
 
-It is what `onetool serve --http` serves: MCP, the REST API and the admin UI, with the same authentication.
+It is what `onetool serve --http` serves: MCP, the REST API and the admin UI, with the same
+authentication.
 """
 
 import asyncio
@@ -37,11 +39,13 @@ def asgi(
 ) -> "AsgiApp":
     """Return OneTool as an ASGI application: `app.mount("/onetool", onetool.asgi())`.
 
-    Without `settings`, it reads the settings files of this machine, or `config_file`. `folder` is the data directory
-    for given settings. `expose` are tools, packs or servers to publish as MCP tools, in addition to `run`.
+    Without `settings`, it reads the settings files of this machine, or `config_file`. `folder` is
+    the data directory for given settings. `expose` are tools, packs or servers to publish as MCP
+    tools, in addition to `run`.
 
-    Requests from this machine need no token, like with `onetool serve --http`. All others do. With `require_token`,
-    every request needs one: set it if something on this machine passes on connections of others without saying so.
+    Requests from this machine need no token, like with `onetool serve --http`. All others do. With
+    `require_token`, every request needs one: set it if something on this machine passes on
+    connections of others without saying so.
     """
     given = validate_settings(settings) if isinstance(settings, Mapping) else settings
 
@@ -52,13 +56,16 @@ def asgi(
 
 
 class AsgiApp:
-    """An ASGI application that opens OneTool with the lifespan of the server, or else with the first request.
+    """An ASGI application that opens OneTool with the lifespan of the server, or else with the
+    first request.
 
-    A mounted application gets no lifespan events. It closes with the event loop, or with the lifespan of the outer
-    application if that has one: `FastAPI(lifespan=mounted.lifespan)`.
+    A mounted application gets no lifespan events. It closes with the event loop, or with the
+    lifespan of the outer application if that has one: `FastAPI(lifespan=mounted.lifespan)`.
     """
 
-    def __init__(self, open_app: Callable[[], OneTool], expose: tuple[str, ...], bind: Bind | None) -> None:
+    def __init__(
+        self, open_app: Callable[[], OneTool], expose: tuple[str, ...], bind: Bind | None
+    ) -> None:
         self._open_app = open_app
         self._expose = expose
         self._bind = bind
@@ -73,7 +80,10 @@ class AsgiApp:
 
     @asynccontextmanager
     async def lifespan(self, _outer: object = None) -> AsyncIterator[None]:
-        """Keep OneTool open until the block ends. It has the signature of `lifespan=` of FastAPI and Starlette."""
+        """Keep OneTool open until the block ends.
+
+        It has the signature of `lifespan=` of FastAPI and Starlette.
+        """
         running = await self._start()
         try:
             yield
@@ -100,7 +110,10 @@ class AsgiApp:
 
 
 class _Running:
-    """OneTool on the running event loop. One task opens and closes it, also if the loop ends without a lifespan."""
+    """OneTool on the running event loop.
+
+    One task opens and closes it, also if the loop ends without a lifespan.
+    """
 
     def __init__(self, app: OneTool, expose: tuple[str, ...], bind: Bind | None) -> None:
         self._app = app
@@ -134,20 +147,28 @@ class _Running:
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         host, port = scope.get("server") or ("", None)
         if port is not None:
-            self._app.own_ports.listening.add(port)  # tools must not send requests to the server that they run in
+            self._app.own_ports.listening.add(
+                port
+            )  # tools must not send requests to the server that they run in
         try:
             await self._check_address(Bind(str(host), port or 0))
         except ToolError as error:
             if scope["type"] == "http":
-                await ApiError("forbidden", error.message, hint=error.hint).response(scope, receive, send)
+                await ApiError("forbidden", error.message, hint=error.hint).response(
+                    scope, receive, send
+                )
             else:
                 await send({"type": "websocket.close", "code": 1008})
             return
-        scope["state"] = {STOPPING: self._stopping}  # its own: the outer application must not set the agent
+        scope["state"] = {
+            STOPPING: self._stopping
+        }  # its own: the outer application must not set the agent
         await self._inner(scope, receive, send)
 
     async def _check_address(self, bind: Bind) -> None:
-        """Raise if the connection comes from outside and OneTool must not be served there; see `serve --host`."""
+        """Raise if the connection comes from outside and OneTool must not be served there; see
+        `serve --host`.
+        """
         if not bind.is_loopback and bind.host not in self._exposed_hosts:
             await check_exposure(self._app, bind)
             self._exposed_hosts = {*list(self._exposed_hosts)[:100], bind.host}

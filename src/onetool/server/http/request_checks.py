@@ -1,4 +1,6 @@
-"""Checks of the head of a request, before authentication: size, host, origin, path, and signs of a proxy."""
+"""Checks of the head of a request, before authentication: size, host, origin, path, and signs of a
+proxy.
+"""
 
 import re
 from collections.abc import Collection, Iterable
@@ -16,8 +18,11 @@ from onetool.util.loopback import is_loopback
 
 MAX_HEAD_BYTES = 16 << 10
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-HOST_PATTERN = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
-# Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool, forwarded the request.
+HOST_PATTERN = re.compile(
+    r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]{1,5})?", re.ASCII | re.IGNORECASE
+)
+# Headers that clients do not send themselves: they show that a proxy, or a tool of OneTool,
+# forwarded the request.
 PROXY_HEADERS = frozenset(
     {
         "cdn-loop", "client-ip", "forwarded", "max-forwards", "surrogate-capability", "true-client-ip", "via",
@@ -34,7 +39,9 @@ PROXY_HEADER_PREFIXES = (
     "x-traefik", "x-varnish", "x-vercel", "x-wap", "x-zscaler",
 )  # fmt: skip
 # Headers of clients, which may contain version numbers and addresses.
-CLIENT_HEADERS = frozenset({"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"})
+CLIENT_HEADERS = frozenset(
+    {"authorization", "cookie", "host", "last-event-id", "origin", "referer", "user-agent"}
+)
 CLIENT_HEADER_PREFIXES = ("accept", "if-", "mcp-", "sec-")
 ADDRESS_PATTERN = re.compile(
     r"(?<![A-Za-z0-9./])(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[A-Za-z0-9])|[0-9A-Fa-f:]{3,39}(?![A-Za-z0-9:]))",
@@ -61,7 +68,9 @@ class Bind:
 
 
 def read_bind(scope: Scope) -> Bind:
-    """Return the address of the connection; without one, such as on a Unix socket, requests need a token."""
+    """Return the address of the connection; without one, such as on a Unix socket, requests need a
+    token.
+    """
     host, port = scope.get("server") or ("", None)
     return Bind(str(host), port or 0)
 
@@ -72,23 +81,37 @@ def is_local_name(name: str, bind: Bind) -> bool:
 
 
 def find_base_url(scope: Scope, bind: Bind, public_url: str | None) -> str | None:
-    """Return the URL under which clients reach this server: from the settings, or on loopback from the Host header."""
+    """Return the URL under which clients reach this server: from the settings, or on loopback from
+    the Host header.
+    """
     if public_url is not None:
         return public_url.rstrip("/")
     host = Headers(scope=scope).get("host", "").lower()
     found = HOST_PATTERN.fullmatch(host)
-    return f"http://{host}" if found and bind.is_loopback and is_local_name(found[1], bind) else None
+    return (
+        f"http://{host}" if found and bind.is_loopback and is_local_name(found[1], bind) else None
+    )
 
 
 def check_head(headers: Headers, scope: Scope) -> None:
-    """Check the framing and size of the head. Without this, a head in one packet could have any size."""
+    """Check the framing and size of the head.
+
+    Without this, a head in one packet could have any size.
+    """
     if "transfer-encoding" in headers and "content-length" in headers:
         # two lengths for one body allow request smuggling through a proxy: close the connection
         message = "conflicting headers: send either Transfer-Encoding or Content-Length, not both"
         raise ApiError("invalid", message, headers={"connection": "close"})
     fields = sum(len(name) + len(value) + len(b": \r\n") for name, value in scope["headers"])
-    if fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_HEAD_BYTES:
-        raise ApiError("too_large", f"path, query and headers exceed {MAX_HEAD_BYTES} bytes", {"limit": MAX_HEAD_BYTES})
+    if (
+        fields + len(scope.get("raw_path", b"")) + len(scope.get("query_string", b""))
+        > MAX_HEAD_BYTES
+    ):
+        raise ApiError(
+            "too_large",
+            f"path, query and headers exceed {MAX_HEAD_BYTES} bytes",
+            {"limit": MAX_HEAD_BYTES},
+        )
     if scope.get("http_version", "1.1") not in {"1.0", "1.1"}:
         raise ApiError("invalid", "unsupported HTTP version: expected HTTP/1.1")
 
@@ -97,12 +120,18 @@ def check_origin(headers: Headers, scope: Scope) -> None:
     """Reject cross-origin requests."""
     host = headers["host"].lower()
     origins = headers.getlist("origin")
-    if origins and (len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}):
+    if origins and (
+        len(origins) > 1 or origins[0].lower() not in {f"http://{host}", f"https://{host}"}
+    ):
         raise ApiError("forbidden", "cross-origin request rejected (Origin header)")
     sites = headers.getlist("sec-fetch-site")
     # following a link shows the response to the user, not to the other site
-    is_link = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-    if not all(site in {"same-origin", "none"} for site in sites) and not (is_link and scope["method"] == "GET"):
+    is_link = (
+        headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    )
+    if not all(site in {"same-origin", "none"} for site in sites) and not (
+        is_link and scope["method"] == "GET"
+    ):
         raise ApiError("forbidden", "cross-origin request rejected (Sec-Fetch-Site header)")
 
 
@@ -114,15 +143,19 @@ def check_path(scope: Scope) -> None:
     if any(character < " " for character in path):
         raise ApiError("invalid", "invalid path: control characters are not allowed")
     if not path.startswith("/"):
-        raise ApiError("invalid", "invalid path: it must begin with '/' (this server is not a proxy)")
+        raise ApiError(
+            "invalid", "invalid path: it must begin with '/' (this server is not a proxy)"
+        )
     if any(part in {".", ".."} for part in path.split("/")):
         raise ApiError("invalid", "invalid path: '.' and '..' segments are not allowed")
 
 
 def find_client_address(headers: Headers, peer: str, trusted_proxies: Collection[str]) -> str:
-    """Return the address of the client: of the peer or, if that is a trusted proxy, the last one that is not a proxy.
+    """Return the address of the client: of the peer or, if that is a trusted proxy, the last one
+    that is not a proxy.
 
-    Only what a trusted proxy added to X-Forwarded-For counts; what is before that, anybody could have sent.
+    Only what a trusted proxy added to X-Forwarded-For counts; what is before that, anybody could
+    have sent.
     """
     if not trusted_proxies:
         return peer
@@ -146,7 +179,8 @@ def _is_in_networks(text: str, networks: Iterable[IPv4Network | IPv6Network]) ->
 def find_proxy_header(headers: Headers) -> str | None:
     """Return the name of a header that shows that a proxy forwarded the request, if there is one.
 
-    Any other header with an IP address in its value counts too: unknown proxies report the sender that way.
+    Any other header with an IP address in its value counts too: unknown proxies report the sender
+    that way.
     """
     for name, value in headers.items():
         is_client_header = name in CLIENT_HEADERS or name.startswith(CLIENT_HEADER_PREFIXES)
@@ -165,11 +199,16 @@ def _contains_address(value: str) -> bool:
         return True
     if not ADDRESS_LIST_PATTERN.fullmatch(value):
         return False
-    return any(_is_address(part.lower().strip().removeprefix("for=").strip("\"'")) for part in re.split("[,;]", value))
+    return any(
+        _is_address(part.lower().strip().removeprefix("for=").strip("\"'"))
+        for part in re.split("[,;]", value)
+    )
 
 
 def _is_address(text: str) -> bool:
-    """Tell whether the text is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or [2001:db8::1]:443."""
+    """Tell whether the text is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or
+    [2001:db8::1]:443.
+    """
     return parse_address(_remove_port(text)) is not None
 
 

@@ -1,4 +1,6 @@
-"""Metadata of this server as a protected resource (RFC 9728), from which MCP clients learn where to sign in."""
+"""Metadata of this server as a protected resource (RFC 9728), from which MCP clients learn where to
+sign in.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -17,12 +19,17 @@ METADATA_PATHS = frozenset(RESOURCES)
 
 
 def build_challenge(error: ApiError, base_url: str | None, path: str) -> str:
-    """Return the WWW-Authenticate header of a rejected request, with the URL of the metadata if there is one."""
+    """Return the WWW-Authenticate header of a rejected request, with the URL of the metadata if
+    there is one.
+    """
     parameters = {}
     if base_url is not None:
         parameters["resource_metadata"] = f"{base_url}{PREFIX}{'/mcp' if path == '/mcp' else ''}"
     if error.details.get("reason"):
-        parameters |= {"error": "invalid_token", "error_description": error.message.partition("\n")[0]}
+        parameters |= {
+            "error": "invalid_token",
+            "error_description": error.message.partition("\n")[0],
+        }
     pairs = (f'{name}="{value}"' for name, value in parameters.items())
     return f"Bearer {', '.join(pairs)}".strip()
 
@@ -32,9 +39,15 @@ def routes(settings: Callable[[], Auth], bind: Bind | None) -> Iterator[Route]:
         auth = settings()
         base_url = find_base_url(request.scope, bind or read_bind(request.scope), auth.public_url)
         if not auth.issuers:
-            raise ApiError("not_found", f"no such path: {request.url.path} (auth.issuers is not set)")
+            raise ApiError(
+                "not_found", f"no such path: {request.url.path} (auth.issuers is not set)"
+            )
         if base_url is None:
-            raise ApiError("not_found", "the URL of this server is unknown", hint="set auth.public_url in onetool.yaml")
+            raise ApiError(
+                "not_found",
+                "the URL of this server is unknown",
+                hint="set auth.public_url in onetool.yaml",
+            )
         scopes = dict.fromkeys(scope for issuer in auth.issuers for scope in issuer.scopes)
         return json_response(
             {

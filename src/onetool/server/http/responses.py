@@ -12,7 +12,9 @@ MEDIA_TYPE = "application/json"
 NO_CACHE = "no-cache"
 
 
-def json_response(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(
+    data: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
     return Response(encode(data), status, headers, MEDIA_TYPE)
 
 
@@ -31,4 +33,9 @@ def read_precondition(request_headers: Headers) -> Precondition:
 
 
 def _parse_etags(request_headers: Headers, name: str) -> list[str]:
-    return [tag.strip() for line in request_headers.getlist(name) for tag in line.split(",") if tag.strip()]
+    return [
+        tag.strip()
+        for line in request_headers.getlist(name)
+        for tag in line.split(",")
+        if tag.strip()
+    ]

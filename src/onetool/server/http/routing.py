@@ -1,7 +1,7 @@
 """REST operations: each has a route and an entry in the OpenAPI document, built from its models.
 
-`ActionRoute` makes those of actions. Other handlers read request bodies themselves, because other errors take
-precedence over those of the body.
+`ActionRoute` makes those of actions. Other handlers read request bodies themselves, because other
+errors take precedence over those of the body.
 """
 
 import re
@@ -33,16 +33,23 @@ if TYPE_CHECKING:
 JSON_MEDIA_TYPE = "application/json"
 TEXT: JsonObject = {"type": "string"}
 BYTES: JsonObject = {"type": "string", "format": "binary"}
-DESCRIPTION = "All connected tools over REST. Errors have the body {error: {code, message, details}}."
+DESCRIPTION = (
+    "All connected tools over REST. Errors have the body {error: {code, message, details}}."
+)
 TOKEN = "Identifies the agent. Not required on the local machine."  # noqa: S105 - not a token
 COMMON_ERRORS = (
     "invalid", "unauthorized", "forbidden", "too_large", "rate_limited", "internal", "busy", "storage_unavailable",
 )  # fmt: skip
 ETAG: JsonObject = {"ETag": {"schema": TEXT, "description": "Changes with the content"}}
-READ_CONDITIONS = {"If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"}
+READ_CONDITIONS = {
+    "If-None-Match": "ETag of the cached version; returns 304 without a body if it is unchanged"
+}
 WRITE_CONDITIONS = {
     "If-Match": "Apply the change only if the current ETag matches; otherwise returns 412",
-    "If-None-Match": "Apply the change only if the current ETag does not match; `*` applies it only if nothing exists",
+    "If-None-Match": (
+        "Apply the change only if the current ETag does not match; `*` applies it only if nothing"
+        " exists"
+    ),
 }
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -66,7 +73,9 @@ class Operation:
     summary: str
     responses: Mapping[int, ResponseSpec]
     query: "type[Query] | None" = None
-    body: "type[BaseModel] | Mapping[str, JsonObject] | None" = None  # a model, or schemas by their media types
+    body: "type[BaseModel] | Mapping[str, JsonObject] | None" = (
+        None  # a model, or schemas by their media types
+    )
     errors: Sequence[str] = ()
     has_etag: bool = False
     is_conditional: bool = False  # a write with If-Match and If-None-Match
@@ -78,12 +87,17 @@ class Operation:
     async def _handle(self, request: Request) -> Response:
         known = _list_parameters(self.query)
         aliases = self.query.ALIASES if self.query else ()
-        unknown = next((name for name in request.query_params if name not in {*known, *aliases}), None)
+        unknown = next(
+            (name for name in request.query_params if name not in {*known, *aliases}), None
+        )
         if unknown is not None:
             expected = f"expected {', '.join(known)}" if known else "this operation has none"
             message = f"unknown query parameter {quote(unknown)}: {expected}"
             raise ApiError(
-                "invalid", message, {"parameter": unknown}, hint=suggestion_hint(get_close_matches(unknown, known, 1))
+                "invalid",
+                message,
+                {"parameter": unknown},
+                hint=suggestion_hint(get_close_matches(unknown, known, 1)),
             )
         return await self.handler(request)
 
@@ -99,10 +113,12 @@ def _list_parameters(query: "type[Query] | None") -> Sequence[str]:
     return tuple(query.parameters()["properties"]) if query else ()
 
 
-# --- the document --------------------------------------------------------------------------------------------------
+# --- the document ---------------------------------------------------------------------------------
 
 
-def build_document(operations: Iterable[Operation], path_schemas: Mapping[str, JsonObject]) -> JsonObject:
+def build_document(
+    operations: Iterable[Operation], path_schemas: Mapping[str, JsonObject]
+) -> JsonObject:
     """Return the OpenAPI document. `path_schemas` has the schemas of path parameters by name."""
     from pydantic.json_schema import models_json_schema
 
@@ -110,11 +126,14 @@ def build_document(operations: Iterable[Operation], path_schemas: Mapping[str, J
     from onetool.server.http.models import ErrorResponse
 
     all_operations = tuple(operations)
-    models = dict.fromkeys((pair for operation in all_operations for pair in _models(operation)), None) | {
-        (ErrorResponse, "serialization"): None
-    }
+    models = dict.fromkeys(
+        (pair for operation in all_operations for pair in _models(operation)), None
+    ) | {(ErrorResponse, "serialization"): None}
     refs, found = models_json_schema(
-        list(models), by_alias=True, ref_template="#/components/schemas/{model}", schema_generator=ApiSchemas
+        list(models),
+        by_alias=True,
+        ref_template="#/components/schemas/{model}",
+        schema_generator=ApiSchemas,
     )
     paths: dict[str, JsonObject] = {}
     for operation in all_operations:
@@ -147,7 +166,9 @@ def _describe_operation(
     description: JsonObject = {
         "tags": [operation.path.split("/")[1]],
         "summary": operation.summary,
-        "operationId": operation.method.lower() + "".join(part[:1].upper() + part[1:] for part in parts),
+        "operationId": (
+            operation.method.lower() + "".join(part[:1].upper() + part[1:] for part in parts)
+        ),
         "parameters": [*_parameters(operation, path_schemas)],
         "responses": dict(_responses(operation, refs)),
     }
@@ -163,28 +184,60 @@ def _content(schemas: Mapping[str, JsonObject]) -> JsonObject:
     return {media_type: {"schema": schema} for media_type, schema in schemas.items()}
 
 
-def _parameters(operation: Operation, path_schemas: Mapping[str, JsonObject]) -> Iterator[JsonObject]:
+def _parameters(
+    operation: Operation, path_schemas: Mapping[str, JsonObject]
+) -> Iterator[JsonObject]:
     for name in re.findall(r"\{(\w+)\}", operation.path):
         yield {"name": name, "in": "path", "required": True, "schema": path_schemas[name]}
     query = operation.query.parameters() if operation.query else {"properties": {}}
     for name, schema in query["properties"].items():
-        value_schema = {key: value for key, value in schema.items() if key != "description" and value is not None}
+        value_schema = {
+            key: value
+            for key, value in schema.items()
+            if key != "description" and value is not None
+        }
         required = name in query.get("required", ())
-        parameter = {"name": name, "in": "query", "required": required, "description": schema["description"]}
+        parameter = {
+            "name": name,
+            "in": "query",
+            "required": required,
+            "description": schema["description"],
+        }
         yield {**parameter, "schema": value_schema}
-    headers = WRITE_CONDITIONS if operation.is_conditional else READ_CONDITIONS if operation.has_etag else {}
+    headers = (
+        WRITE_CONDITIONS
+        if operation.is_conditional
+        else READ_CONDITIONS
+        if operation.has_etag
+        else {}
+    )
     for name, description in headers.items():
-        yield {"name": name, "in": "header", "required": False, "description": description, "schema": TEXT}
+        yield {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": description,
+            "schema": TEXT,
+        }
 
 
-def _responses(operation: Operation, refs: Mapping[Any, JsonObject]) -> Iterator[tuple[str, JsonObject]]:
+def _responses(
+    operation: Operation, refs: Mapping[Any, JsonObject]
+) -> Iterator[tuple[str, JsonObject]]:
     from onetool.server.http.models import ErrorResponse
 
     tag = {"headers": ETAG} if operation.has_etag else {}
     for status, response in operation.responses.items():
         schemas = {JSON_MEDIA_TYPE: refs[response.model, "serialization"]} if response.model else {}
         content = _content({**schemas, **response.media})
-        yield str(status), {"description": response.description, **({"content": content} if content else {}), **tag}
+        yield (
+            str(status),
+            {
+                "description": response.description,
+                **({"content": content} if content else {}),
+                **tag,
+            },
+        )
     if operation.has_etag:
         yield "304", {"description": "Not modified", **tag}
     codes = {*operation.errors, *COMMON_ERRORS}

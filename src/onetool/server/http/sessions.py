@@ -1,11 +1,13 @@
-"""Sessions of the admin UI, opened with a one-time code: of `onetool ui`, or after a sign-in at an issuer.
+"""Sessions of the admin UI, opened with a one-time code: of `onetool ui`, or after a sign-in at an
+issuer.
 
-A request belongs to a session if it has both the cookie, which scripts cannot read, and the header, which the browser
-never adds by itself. The cookie alone proves nothing: other servers on this machine receive it too, because cookies do
-not depend on the port.
+A request belongs to a session if it has both the cookie, which scripts cannot read, and the header,
+which the browser never adds by itself. The cookie alone proves nothing: other servers on this
+machine receive it too, because cookies do not depend on the port.
 
-The cookie has the session itself, sealed. Sessions after a sign-in are valid on every replica; those of `onetool ui`,
-which are only for requests of the local machine, are valid on the server that opened them.
+The cookie has the session itself, sealed. Sessions after a sign-in are valid on every replica;
+those of `onetool ui`, which are only for requests of the local machine, are valid on the server
+that opened them.
 """
 
 import base64
@@ -51,10 +53,11 @@ USED_SECONDS = 3600.0  # longer than codes are valid
 
 
 class BrowserVault:
-    """Seals facts for browsers, so that a server need not remember them, and other replicas can open them.
+    """Seals facts for browsers, so that a server need not remember them, and other replicas can
+    open them.
 
-    It remembers only what must not be used again: used codes, and ended sessions. Its key gives the cookie its name,
-    because servers on one machine share cookies.
+    It remembers only what must not be used again: used codes, and ended sessions. Its key gives the
+    cookie its name, because servers on one machine share cookies.
     """
 
     def __init__(
@@ -80,9 +83,18 @@ class BrowserVault:
 
     @classmethod
     def open_for(cls, state: State, clock: Clock = time.time) -> Self:
-        """Return the vault of all servers with this state. Blocks when it is opened for the first time."""
+        """Return the vault of all servers with this state.
+
+        Blocks when it is opened for the first time.
+        """
         key = state.load_key(KEY_NAME)
-        return cls(key, state.counters, state.ended_sessions, clock=clock, get_problem=lambda: state.problem)
+        return cls(
+            key,
+            state.counters,
+            state.ended_sessions,
+            clock=clock,
+            get_problem=lambda: state.problem,
+        )
 
     def seal(self, kind: str, seconds: float, facts: JsonMapping) -> str:
         """Return the facts as text that only a server can read, and that is valid for this time."""
@@ -93,7 +105,9 @@ class BrowserVault:
     def open(self, kind: str, text: str) -> JsonObject | None:
         """Return the facts; None if they were changed, are of another kind, or have expired."""
         try:
-            sealed = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
+            sealed = base64.b64decode(
+                text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True
+            )
             facts: JsonObject = json.loads(self._sealer.open(sealed, kind.encode()))
         except (StorageError, ValueError):
             return None
@@ -105,7 +119,7 @@ class BrowserVault:
         is_new = facts is not None and self._counters.take(USED + facts["id"], 1, USED_SECONDS) == 0
         return facts if is_new else None
 
-    # --- sessions that have ended -------------------------------------------------------------------------------------
+    # --- sessions that have ended -----------------------------------------------------------------
 
     def end(self, facts: JsonMapping) -> None:
         """End the session with these facts. Blocks."""
@@ -154,18 +168,28 @@ class BrowserSessions:
             self._shared = state, BrowserVault.open_for(state, self._clock)
         return self._shared[1]
 
-    # --- opening ----------------------------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def begin_sign_in(self, facts: JsonObject, *, is_secure: bool) -> tuple[str, str]:
-        """Return a Set-Cookie header that marks the browser that signs in, and a state with the facts. Blocks."""
+        """Return a Set-Cookie header that marks the browser that signs in, and a state with the
+        facts.
+
+        Blocks.
+        """
         vault = self._open_vault()
         binding = secrets.token_urlsafe(32)
         state = vault.seal(SIGN_IN, SIGN_IN_SECONDS, {**facts, "binding": binding})
         # Lax: the issuer, which is another site, sends the browser back.
-        return _make_cookie(f"{vault.cookie}_sign_in", binding, SIGN_IN_SECONDS, "Lax", is_secure), state
+        return (
+            _make_cookie(f"{vault.cookie}_sign_in", binding, SIGN_IN_SECONDS, "Lax", is_secure),
+            state,
+        )
 
     def end_sign_in(self, state: str, headers: Headers) -> tuple[JsonObject | None, bool]:
-        """Return the facts of a state, once, and whether this browser has started the sign-in. Blocks."""
+        """Return the facts of a state, once, and whether this browser has started the sign-in.
+
+        Blocks.
+        """
         vault = self._open_vault()
         facts = vault.use(SIGN_IN, state)
         return facts, facts is not None and _is_bound(vault, facts, headers)
@@ -173,14 +197,25 @@ class BrowserSessions:
     def create_code(self, credential: RequestCredential, headers: Headers) -> str:
         """Return a code that opens a session in this browser. Blocks."""
         vault = self._open_vault()
-        return vault.seal(CODE, CODE_SECONDS, {**_list_facts(credential), "binding": _read_binding(vault, headers)})
+        return vault.seal(
+            CODE,
+            CODE_SECONDS,
+            {**_list_facts(credential), "binding": _read_binding(vault, headers)},
+        )
 
     def open(
-        self, code: str, headers: Headers = NO_HEADERS, *, is_local: bool = True, is_secure: bool = False
+        self,
+        code: str,
+        headers: Headers = NO_HEADERS,
+        *,
+        is_local: bool = True,
+        is_secure: bool = False,
     ) -> tuple[str, BrowserSession] | None:
-        """Return the Set-Cookie header of a new session, and the session; None if the code is not valid.
+        """Return the Set-Cookie header of a new session, and the session; None if the code is not
+        valid.
 
-        Codes of `onetool ui` are valid on the local machine only. Blocks on the disk or the database.
+        Codes of `onetool ui` are valid on the local machine only. Blocks on the disk or the
+        database.
         """
         if is_local and redeem_code(self._user(), code):
             owner = RequestCredential("admin UI", None, "owner", lambda _find: True)
@@ -197,18 +232,25 @@ class BrowserSessions:
         seconds = min(SESSION_SECONDS, credential.expires - self._clock())
         csrf = secrets.token_urlsafe(32)
         cookie = vault.seal(SESSION, seconds, {**_list_facts(credential), "csrf": csrf})
-        return _make_cookie(vault.cookie, cookie, seconds, "Strict", is_secure), BrowserSession(credential, csrf)
+        return _make_cookie(vault.cookie, cookie, seconds, "Strict", is_secure), BrowserSession(
+            credential, csrf
+        )
 
     def _restore(self, facts: JsonObject) -> RequestCredential:
-        """Return the credential that was sealed. It is accepted while the settings have the entry of its issuer."""
+        """Return the credential that was sealed.
+
+        It is accepted while the settings have the entry of its issuer.
+        """
         origin = facts["origin"]
 
         def is_live(_find: object) -> bool:
             return not origin or any(identify_issuer(entry) == origin for entry in self._issuers())
 
-        return RequestCredential(**{name: facts[name] for name in CREDENTIAL_FACTS}, is_live=is_live)
+        return RequestCredential(
+            **{name: facts[name] for name in CREDENTIAL_FACTS}, is_live=is_live
+        )
 
-    # --- use --------------------------------------------------------------------------------------------------------
+    # --- use --------------------------------------------------------------------------------------
 
     async def find(self, headers: Headers) -> RequestCredential | None:
         """Return the credential of the session whose cookie and CSRF value the request has.
@@ -222,11 +264,15 @@ class BrowserSessions:
         vault.check()
         credential = self._restore(facts)
         # It is accepted until the session ends, also in requests that are open then.
-        credential = replace(credential, is_live=_until_ended(vault, facts["id"], credential.is_live))
+        credential = replace(
+            credential, is_live=_until_ended(vault, facts["id"], credential.is_live)
+        )
         return credential if credential.is_live(lambda _hash: None) else None
 
     async def close(self, headers: Headers) -> str:
-        """End the session of a request that belongs to one, and return the header that deletes its cookie."""
+        """End the session of a request that belongs to one, and return the header that deletes its
+        cookie.
+        """
         found = await self._find_facts(headers)
         if found is None:
             return _make_cookie(self._local.cookie, "", 0.0, "Strict", is_secure=False)
@@ -239,7 +285,9 @@ class BrowserSessions:
         given = headers.get(CSRF_HEADER, "")
         for vault in await self._list_vaults():
             facts = vault.open(SESSION, cookies.get(vault.cookie, ""))
-            if facts is not None and hmac.compare_digest(facts["csrf"].encode(), given.encode("utf-8", "replace")):
+            if facts is not None and hmac.compare_digest(
+                facts["csrf"].encode(), given.encode("utf-8", "replace")
+            ):
                 return vault, facts
         return None
 
@@ -273,4 +321,7 @@ def _is_bound(vault: BrowserVault, facts: JsonObject, headers: Headers) -> bool:
 
 def _make_cookie(name: str, value: str, seconds: float, same_site: str, is_secure: bool) -> str:
     secure = "; Secure" if is_secure else ""
-    return f"{name}={value}; Path=/; Max-Age={max(0.0, seconds):.0f}; HttpOnly; SameSite={same_site}{secure}"
+    return (
+        f"{name}={value}; Path=/; Max-Age={max(0.0, seconds):.0f}; HttpOnly;"
+        f" SameSite={same_site}{secure}"
+    )

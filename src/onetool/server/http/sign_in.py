@@ -1,7 +1,9 @@
-"""Sign-in to the admin UI at an issuer: the authorization code flow of OpenID Connect, with PKCE, state and nonce.
+"""Sign-in to the admin UI at an issuer: the authorization code flow of OpenID Connect, with PKCE,
+state and nonce.
 
-The browser that starts a sign-in gets a cookie, and only that browser can finish it. The ID token proves who signed in;
-access and refresh tokens are not kept. The session ends when the ID token expires.
+The browser that starts a sign-in gets a cookie, and only that browser can finish it. The ID token
+proves who signed in; access and refresh tokens are not kept. The session ends when the ID token
+expires.
 """
 
 import hmac
@@ -57,7 +59,10 @@ class _SignInFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrowserSignIn:
-    """Sign-ins of browsers. What belongs to one is in its state, which is sealed, and valid once for ten minutes."""
+    """Sign-ins of browsers.
+
+    What belongs to one is in its state, which is sealed, and valid once for ten minutes.
+    """
 
     settings: Callable[[], Auth]
     bind: Bind | None
@@ -73,13 +78,23 @@ class BrowserSignIn:
     async def start(self, request: Request) -> Response:
         """Send the browser to the issuer."""
         entry = self._find_entry(request.query_params.get("issuer"))
-        base_url = find_base_url(request.scope, self.bind or read_bind(request.scope), self.settings().public_url)
+        base_url = find_base_url(
+            request.scope, self.bind or read_bind(request.scope), self.settings().public_url
+        )
         if base_url is None:
-            raise ApiError("invalid", "the URL of this server is unknown", hint="set auth.public_url in onetool.yaml")
+            raise ApiError(
+                "invalid",
+                "the URL of this server is unknown",
+                hint="set auth.public_url in onetool.yaml",
+            )
         nonce = secrets.token_urlsafe(32)
         verifier = secrets.token_urlsafe(32)
         pending = _PendingSignIn(entry.issuer, entry.client_id or "", base_url, nonce, verifier)
-        begin = partial(self.sessions.begin_sign_in, pending._asdict(), is_secure=base_url.startswith("https://"))
+        begin = partial(
+            self.sessions.begin_sign_in,
+            pending._asdict(),
+            is_secure=base_url.startswith("https://"),
+        )
         async with self._open_client(entry, base_url) as (metadata, _, client):
             cookie, state = await run_in_thread(begin)
             target = metadata.build_sign_in_url(client, state, verifier, nonce)
@@ -89,25 +104,44 @@ class BrowserSignIn:
     async def _open_client(
         self, entry: Issuer, base_url: str
     ) -> AsyncIterator[tuple[ServerMetadata, TokenRequests, Credential]]:
-        """Yield the issuer, what sends requests to it, and the credential that a sign-in begins with."""
+        """Yield the issuer, what sends requests to it, and the credential that a sign-in begins
+        with.
+        """
         metadata = await self.directory.get_metadata(entry.issuer)
         if not (metadata.authorization_endpoint and metadata.token_endpoint):
-            raise ApiError("issuer_unavailable", f"the issuer {entry.issuer} does not support sign-in in a browser")
-        settings = OAuth(client_id=entry.client_id, client_secret=entry.client_secret, issuer=entry.issuer)
+            raise ApiError(
+                "issuer_unavailable",
+                f"the issuer {entry.issuer} does not support sign-in in a browser",
+            )
+        settings = OAuth(
+            client_id=entry.client_id, client_secret=entry.client_secret, issuer=entry.issuer
+        )
         scope = " ".join(dict.fromkeys(("openid", *entry.scopes)))
         async with self.directory.connect(entry.issuer) as http:
             requests = TokenRequests(http, settings)
-            client = await requests.register(Discovered(metadata, scope=scope), base_url + CALLBACK_PATH)
+            client = await requests.register(
+                Discovered(metadata, scope=scope), base_url + CALLBACK_PATH
+            )
             yield metadata, requests, client
 
     def _find_entry(self, issuer: str | None, client_id: str | None = None) -> Issuer:
         for entry in self.settings().issuers:
-            if entry.client_id and issuer in {None, entry.issuer} and client_id in {None, entry.client_id}:
+            if (
+                entry.client_id
+                and issuer in {None, entry.issuer}
+                and client_id in {None, entry.client_id}
+            ):
                 return entry
-        raise ApiError("not_found", "no issuer for sign-in", hint="set client_id in auth.issuers in onetool.yaml")
+        raise ApiError(
+            "not_found",
+            "no issuer for sign-in",
+            hint="set client_id in auth.issuers in onetool.yaml",
+        )
 
     async def finish(self, request: Request) -> Response:
-        """Check the answer of the issuer and send the browser to the admin UI with a one-time code, or a reason."""
+        """Check the answer of the issuer and send the browser to the admin UI with a one-time code,
+        or a reason.
+        """
         state = request.query_params.get("state", "")
         base_url = ""
         try:
@@ -138,17 +172,26 @@ class BrowserSignIn:
             reason = "denied" if "error" in request.query_params else "failed"
             raise _SignInFailed(reason, error.message) from None
 
-    async def _check_id_token(self, entry: Issuer, pending: _PendingSignIn, id_token: str) -> RequestCredential:
+    async def _check_id_token(
+        self, entry: Issuer, pending: _PendingSignIn, id_token: str
+    ) -> RequestCredential:
         client_id = pending.client_id
         claims = await self.jwts.verify(id_token, entry.issuer, entry.algorithms, [client_id])
         nonce = claims.get("nonce")
-        if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), pending.nonce.encode()):
+        if not isinstance(nonce, str) or not hmac.compare_digest(
+            nonce.encode(), pending.nonce.encode()
+        ):
             raise _SignInFailed("failed", "the ID token has another nonce")
-        is_shared = claims["aud"] not in (client_id, [client_id])  # with other clients; `azp` names the one that asked
+        is_shared = claims["aud"] not in (
+            client_id,
+            [client_id],
+        )  # with other clients; `azp` names the one that asked
         if claims.get("azp", "" if is_shared else client_id) != client_id:
             raise _SignInFailed("failed", "the ID token is for another client")
         entries = [
-            other for other in self.settings().issuers if (other.issuer, other.client_id) == (entry.issuer, client_id)
+            other
+            for other in self.settings().issuers
+            if (other.issuer, other.client_id) == (entry.issuer, client_id)
         ]
         return self.jwts.find_agent(claims, entries)
 

@@ -1,10 +1,10 @@
 """Timeouts and limits for connections: slow, idle and excess connections are closed.
 
-uvicorn closes idle connections and h11 rejects long heads, but both wait indefinitely for the rest of a request and for
-a client to read, and `limit_concurrency` counts idle connections, so that a few of them block everyone. Here, a head
-must arrive in time, a body and a response must be transferred at a minimum rate, and when there are too many
-connections, idle ones are closed first. All connections are checked once a second, which is cheaper than a timer for
-each request.
+uvicorn closes idle connections and h11 rejects long heads, but both wait indefinitely for the rest
+of a request and for a client to read, and `limit_concurrency` counts idle connections, so that a
+few of them block everyone. Here, a head must arrive in time, a body and a response must be
+transferred at a minimum rate, and when there are too many connections, idle ones are closed first.
+All connections are checked once a second, which is cheaper than a timer for each request.
 """
 
 import socket
@@ -39,7 +39,9 @@ class ConnectionLimiter:
     """All connections of a server. Limits their number in total and per address."""
 
     def __init__(
-        self, max_connections: int = MAX_CONNECTIONS, max_per_address: int = MAX_CONNECTIONS_PER_ADDRESS
+        self,
+        max_connections: int = MAX_CONNECTIONS,
+        max_per_address: int = MAX_CONNECTIONS_PER_ADDRESS,
     ) -> None:
         self._max_connections = max_connections
         self._max_per_address = max_per_address
@@ -51,7 +53,10 @@ class ConnectionLimiter:
         return len(self._all)
 
     def add(self, connection: "TimeoutProtocol") -> bool:
-        """Add a connection if there is room or an idle connection can be closed. Return whether it was added."""
+        """Add a connection if there is room or an idle connection can be closed.
+
+        Return whether it was added.
+        """
         address = connection.address
         if self._addresses[address] >= self._max_per_address:
             is_free = self._make_room(other for other in self._all if other.address == address)
@@ -123,12 +128,13 @@ class TimeoutProtocol(H11Protocol):
     def address(self) -> str:
         return self.client[0] if self.client else ""
 
-    # --- events --------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         joined: Any = JoinedWrites(transport, self.loop, self._close_later)
         super().connection_made(joined)
-        # asyncio does this only for listening sockets it opened itself; without it many responses take 40 ms longer
+        # asyncio does this only for listening sockets it opened itself; without it many responses
+        # take 40 ms longer
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._limiter.add(self):
             self._reject(ApiError("busy", TOO_MANY_CONNECTIONS))
@@ -141,7 +147,11 @@ class TimeoutProtocol(H11Protocol):
         self._received += len(data)
         if self._is_rejected or self.transport.is_closing():
             return
-        if self._is_between_requests and self.conn.their_state is not h11.SEND_BODY and not self.conn.trailing_data[0]:
+        if (
+            self._is_between_requests
+            and self.conn.their_state is not h11.SEND_BODY
+            and not self.conn.trailing_data[0]
+        ):
             self.silent_since = time.monotonic()
         super().data_received(data)
 
@@ -170,14 +180,18 @@ class TimeoutProtocol(H11Protocol):
         self.loop.call_later(REJECTED_SECONDS, self.abort)
 
     def _close_later(self) -> bool:
-        """Close only the sending side, if the client still sends the body of a request that was answered."""
+        """Close only the sending side, if the client still sends the body of a request that was
+        answered.
+        """
         if not self._is_lingering or not self._discard_rest():
             return False
         self.transport.write_eof()
         return True
 
     def _discard_rest(self) -> bool:
-        """Discard what is received from now on, if there is room for another such connection. Return whether there is.
+        """Discard what is received from now on, if there is room for another such connection.
+
+        Return whether there is.
 
         A client never sees a response if the connection closes while it sends.
         """
@@ -196,7 +210,7 @@ class TimeoutProtocol(H11Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    # --- timeouts --------------------------------------------------------------------------------------------------
+    # --- timeouts ---------------------------------------------------------------------------------
 
     @property
     def _has_request(self) -> bool:
@@ -220,11 +234,16 @@ class TimeoutProtocol(H11Protocol):
     def is_overdue(self, now: float) -> bool:
         left = self.transport.get_write_buffer_size()
         self._response_rate = (self._response_rate or TransferRate(now, -left)) if left else None
-        reads_too_slowly = self._response_rate is not None and self._response_rate.is_too_slow(now, -left)
+        reads_too_slowly = self._response_rate is not None and self._response_rate.is_too_slow(
+            now, -left
+        )
         return reads_too_slowly or self._sends_too_slowly(now)
 
     def _sends_too_slowly(self, now: float) -> bool:
-        """Tell whether the client sends too slowly. Time in which the server does not read does not count."""
+        """Tell whether the client sends too slowly.
+
+        Time in which the server does not read does not count.
+        """
         if self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused:
             self._body_rate = self._body_rate or TransferRate(now, self._received)
             return self._body_rate.is_too_slow(now, self._received) or self._lingers_too_long(now)
@@ -233,7 +252,10 @@ class TimeoutProtocol(H11Protocol):
         return self._is_between_requests and is_expected and now - self.silent_since > HEAD_SECONDS
 
     def _lingers_too_long(self, now: float) -> bool:
-        is_over = now - self.silent_since > LINGER_SECONDS or self._received - self._received_before > MAX_LINGER_BYTES
+        is_over = (
+            now - self.silent_since > LINGER_SECONDS
+            or self._received - self._received_before > MAX_LINGER_BYTES
+        )
         return self._is_lingering and is_over
 
 

@@ -14,7 +14,9 @@ MAX_RECORDED = 10_000
 class TokenUse:
     """The last uses of tokens, by `identify_token`."""
 
-    def __init__(self, storage: Callable[[], LastUses], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, storage: Callable[[], LastUses], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._get_storage = storage
         self._clock = clock
         self._recorded: BoundedDict[str, float] = BoundedDict(MAX_RECORDED)

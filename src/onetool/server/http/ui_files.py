@@ -41,7 +41,9 @@ class _File:
 
     @classmethod
     def of(cls, name: str, content: bytes) -> "_File":
-        compressed = gzip.compress(content, mtime=0) if len(content) > MIN_COMPRESSED_BYTES else None
+        compressed = (
+            gzip.compress(content, mtime=0) if len(content) > MIN_COMPRESSED_BYTES else None
+        )
         tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         return cls(content, compressed, tag, TYPES[name.rpartition(".")[2]])
 
@@ -50,7 +52,9 @@ class _File:
         if self.tag in request_headers.get("if-none-match", ""):
             return Response(None, 304, headers)
         if self.compressed is not None and "gzip" in request_headers.get("accept-encoding", ""):
-            return Response(self.compressed, 200, {**headers, "content-encoding": "gzip"}, self.media_type)
+            return Response(
+                self.compressed, 200, {**headers, "content-encoding": "gzip"}, self.media_type
+            )
         return Response(self.content, 200, headers, self.media_type)
 
 
@@ -58,7 +62,8 @@ def routes() -> list[Route]:
     @cache
     def load_files() -> dict[str, _File]:
         return {
-            name: _File.of(name, file.read_bytes()) for name, file in _iter_files(files("onetool.server") / DIRECTORY)
+            name: _File.of(name, file.read_bytes())
+            for name, file in _iter_files(files("onetool.server") / DIRECTORY)
         }
 
     async def serve_file(request: Request) -> Response:

@@ -1,7 +1,7 @@
 """The identity of an MCP client: agent, client name and session.
 
-Over stdio, the name that the client reports selects the agent. Over HTTP, where any program can claim any name, the
-token does; without one, the agent is `default`.
+Over stdio, the name that the client reports selects the agent. Over HTTP, where any program can
+claim any name, the token does; without one, the agent is `default`.
 """
 
 import os
@@ -78,7 +78,9 @@ def make_approver(
         return None
     client = client_name(context)[:MAX_NAME_CHARS]
     by_token = f" with {state['actor']}" if state.get("actor") else ""
-    return Approver(ask, f"the person at {client or 'the client'}{by_token}", "http" if is_http else "stdio")
+    return Approver(
+        ask, f"the person at {client or 'the client'}{by_token}", "http" if is_http else "stdio"
+    )
 
 
 def build_context(app: OneTool, context: Any, ask: Approver | None = None) -> ToolContext:
@@ -107,8 +109,13 @@ def note_client(app: OneTool, context: Any) -> LocalClient | None:
 
 
 def session_key(app: OneTool, context: Any) -> str:
-    """Return a key of the session. Over HTTP, clients without session ids (2026 protocol) count once per agent."""
-    if context.request is None:  # the SDK has a connection for each request of the 2026 protocol, so it has no key
+    """Return a key of the session.
+
+    Over HTTP, clients without session ids (2026 protocol) count once per agent.
+    """
+    if (
+        context.request is None
+    ):  # the SDK has a connection for each request of the 2026 protocol, so it has no key
         client = current_client.get(None)
         return "" if client is None else client.session
     session_id = context.request.headers.get("mcp-session-id")
@@ -121,14 +128,20 @@ def get_request_id(context: Any) -> str:
 
 
 def _state(context: Any) -> JsonMapping:
-    state: JsonMapping = context.request.scope.get("state", {}) if context.request is not None else {}
+    state: JsonMapping = (
+        context.request.scope.get("state", {}) if context.request is not None else {}
+    )
     return state
 
 
 def request_meta(context: Any) -> JsonObject:
     """Return the request's metadata without the fields of the protocol itself."""
     meta: JsonMapping = context.meta or {}
-    return {key: value for key, value in meta.items() if key not in PROGRESS_KEYS and not key.startswith(PROTOCOL)}
+    return {
+        key: value
+        for key, value in meta.items()
+        if key not in PROGRESS_KEYS and not key.startswith(PROTOCOL)
+    }
 
 
 def is_modern(context: Any) -> bool:

@@ -1,7 +1,9 @@
-"""Tools, resources and prompts that `--expose` and the setting `expose` publish in addition to `run`.
+"""Tools, resources and prompts that `--expose` and the setting `expose` publish in addition to
+`run`.
 
-All calls go through the bus: tools directly, resources and prompts as `ot.resources` and `ot.prompt`. Results of
-upstream servers are passed through with secrets redacted; their requests to the client go through `relay`.
+All calls go through the bus: tools directly, resources and prompts as `ot.resources` and
+`ot.prompt`. Results of upstream servers are passed through with secrets redacted; their requests to
+the client go through `relay`.
 """
 
 import asyncio
@@ -64,7 +66,9 @@ class ExposedTools:
         self.exposure = Exposure(app)
         self._stored_tools: dict[str, Tool] = {}
         # By the tools that `auto` chose.
-        self._published: BoundedDict[frozenset[str], tuple[object, dict[str, Tool]]] = BoundedDict(MAX_SELECTIONS)
+        self._published: BoundedDict[frozenset[str], tuple[object, dict[str, Tool]]] = BoundedDict(
+            MAX_SELECTIONS
+        )
         self._client_relay = ClientRelay()
         self._publish_servers()
 
@@ -74,7 +78,7 @@ class ExposedTools:
     def close(self) -> None:
         self._client_relay.close()
 
-    # --- tools ------------------------------------------------------------------------------------------------------
+    # --- tools ------------------------------------------------------------------------------------
 
     def tools(self, chosen: frozenset[str] = frozenset()) -> Mapping[str, Tool]:
         """Return the exposed tools by their published names; `chosen` are those of `auto`."""
@@ -86,7 +90,8 @@ class ExposedTools:
             tools = [
                 tool
                 for tool in (*self._app.registry, *stored.values())
-                if tool.name in chosen or not published.isdisjoint((tool.name, tool.pack, *_to_python_names(tool)))
+                if tool.name in chosen
+                or not published.isdisjoint((tool.name, tool.pack, *_to_python_names(tool)))
             ]
             cached = self._published[chosen] = version, assign_names(tools)
         return cached[1]
@@ -117,9 +122,13 @@ class ExposedTools:
         return tool if tool is not None and build_context(self._app, context).admits(tool) else None
 
     async def _choose(self, context: Any) -> frozenset[str]:
-        return await self.exposure.choose(session_key(self._app, context), build_context(self._app, context))
+        return await self.exposure.choose(
+            session_key(self._app, context), build_context(self._app, context)
+        )
 
-    async def call(self, context: Any, tool: Tool, params: types.CallToolRequestParams) -> ServerResult:
+    async def call(
+        self, context: Any, tool: Tool, params: types.CallToolRequestParams
+    ) -> ServerResult:
         call_tool = self._call_bus if isinstance(tool.backend, Upstream) else self._call_own
         call = partial(call_tool, context, tool.name, dict(params.arguments or {}))
         outcome = await self._client_relay.run(context, params, call)
@@ -136,7 +145,11 @@ class ExposedTools:
             is_untrusted = self._is_untrusted(source)
         caller = build_context(self._app, context)
         answer = await cut_large_result(self._app, tool, caller, answer, is_untrusted=is_untrusted)
-        return await _mark(answer, source, keeps_data=tool.output is not None) if is_untrusted else answer
+        return (
+            await _mark(answer, source, keeps_data=tool.output is not None)
+            if is_untrusted
+            else answer
+        )
 
     async def _render(self, context: Any, answer: Result) -> JsonObject:
         """Return the result of a call as MCP content."""
@@ -153,14 +166,21 @@ class ExposedTools:
         result["content"] += map(dump, blocks)
         return result
 
-    async def _call_bus(self, context: Any, name: str, arguments: JsonMapping, relay: Relay) -> Result:
+    async def _call_bus(
+        self, context: Any, name: str, arguments: JsonMapping, relay: Relay
+    ) -> Result:
         client = ClientMessages(relay, self._app.redact, name)
         caller = self._build_context(context, relay, client)
         caller = replace(caller, metadata={**caller.metadata, RELAY_KEY: relay})
         return await self._app.bus.call_tool(name, arguments, caller)
 
-    async def _call_own(self, context: Any, name: str, arguments: JsonMapping, relay: Relay) -> Result:
-        """Call a tool that does not belong to an upstream server. It can send messages to the client."""
+    async def _call_own(
+        self, context: Any, name: str, arguments: JsonMapping, relay: Relay
+    ) -> Result:
+        """Call a tool that does not belong to an upstream server.
+
+        It can send messages to the client.
+        """
         client = ClientMessages(relay, self._app.redact, name)
         caller = self._build_context(context, relay, client)
         write_log = caller.client.log
@@ -187,16 +207,26 @@ class ExposedTools:
 
     def _build_context(self, context: Any, relay: Relay, client: ClientMessages) -> ToolContext:
         can_ask = "elicitation" in relay.capabilities
-        return build_context(self._app, context, make_approver(self._app, context, client.approve) if can_ask else None)
+        return build_context(
+            self._app,
+            context,
+            make_approver(self._app, context, client.approve) if can_ask else None,
+        )
 
-    # --- resources and prompts of whole servers ---------------------------------------------------------------------
+    # --- resources and prompts of whole servers ---------------------------------------------------
 
     @property
     def _servers(self) -> list[str]:
         published = self.exposure.published_names
-        return [name for name, server in self._app.settings.servers.items() if name in published and server.enabled]
+        return [
+            name
+            for name, server in self._app.settings.servers.items()
+            if name in published and server.enabled
+        ]
 
-    async def resources(self, context: Any) -> tuple[list[types.Resource], list[types.ResourceTemplate]]:
+    async def resources(
+        self, context: Any
+    ) -> tuple[list[types.Resource], list[types.ResourceTemplate]]:
         resources: list[types.Resource] = []
         templates: list[types.ResourceTemplate] = []
         for _, lists in await self._list_servers(context, RESOURCES):
@@ -205,10 +235,15 @@ class ExposedTools:
         return resources, templates
 
     async def prompts(self, context: Any) -> dict[str, tuple[str, types.Prompt]]:
-        """Return prompts with their servers by published name. Duplicate names get the server as a prefix."""
+        """Return prompts with their servers by published name.
+
+        Duplicate names get the server as a prefix.
+        """
         return await run_in_thread(self._name_prompts, await self._list_servers(context, PROMPTS))
 
-    def _name_prompts(self, lists: Iterable[tuple[str, Any]]) -> dict[str, tuple[str, types.Prompt]]:
+    def _name_prompts(
+        self, lists: Iterable[tuple[str, Any]]
+    ) -> dict[str, tuple[str, types.Prompt]]:
         prompts = [(server, prompt) for server, (items,) in lists for prompt in items]
         counted = Counter([*(prompt.name for _, prompt in prompts), *self._app.settings.snippets])
         published = {}
@@ -219,12 +254,19 @@ class ExposedTools:
                 published[name] = server, clean_texts(prompt)
         return published
 
-    async def read(self, context: Any, params: types.ReadResourceRequestParams) -> ServerResult | None:
-        """Read a resource; return None if no server is exposed. The result may be cached for this agent only."""
+    async def read(
+        self, context: Any, params: types.ReadResourceRequestParams
+    ) -> ServerResult | None:
+        """Read a resource; return None if no server is exposed.
+
+        The result may be cached for this agent only.
+        """
         failure: MCPError | None = None
         for server in await self._find_servers(context, params.uri):
             try:
-                answer = await self._require_answer(context, params, RESOURCES, {"server": server, "uri": params.uri})
+                answer = await self._require_answer(
+                    context, params, RESOURCES, {"server": server, "uri": params.uri}
+                )
             except MCPError as error:
                 failure = error
                 continue
@@ -233,7 +275,9 @@ class ExposedTools:
             raise failure
         return None
 
-    async def prompt(self, context: Any, params: types.GetPromptRequestParams) -> ServerResult | None:
+    async def prompt(
+        self, context: Any, params: types.GetPromptRequestParams
+    ) -> ServerResult | None:
         """Get a prompt; return None if it does not belong to an exposed server."""
         server, name = await self._find_prompt(context, params.name)
         if server is None:
@@ -241,7 +285,9 @@ class ExposedTools:
         arguments = {"server": server, "name": name, "arguments": dict(params.arguments or {})}
         return await self._require_answer(context, params, PROMPTS, arguments)
 
-    async def complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult | None:
+    async def complete(
+        self, context: Any, params: types.CompleteRequestParams
+    ) -> types.CompleteResult | None:
         """Complete an argument; return None if the reference does not belong to an exposed server."""
         ref = params.ref
         server = None
@@ -250,7 +296,9 @@ class ExposedTools:
             ref = ref.model_copy(update={"name": name})
         else:
             for name, (_, templates) in await self._list_servers(context, RESOURCES):
-                if server is None and any(template.uri_template == ref.uri for template in templates):
+                if server is None and any(
+                    template.uri_template == ref.uri for template in templates
+                ):
                     server = name
         if server is None:
             return None
@@ -259,13 +307,18 @@ class ExposedTools:
         feature = ref.name if isinstance(ref, types.PromptReference) else ref.uri
         upstream = self._app.servers.upstream(server)
         caller = build_context(self._app, context)
-        completing = upstream.complete(feature, caller, ref, params.argument.model_dump(), arguments)
+        completing = upstream.complete(
+            feature, caller, ref, params.argument.model_dump(), arguments
+        )
         with self._convert_errors():
             completed: types.CompleteResult | None = await completing
         return completed
 
     async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
-        """Subscribe to a resource. Return the function that unsubscribes, or None if it is not available."""
+        """Subscribe to a resource.
+
+        Return the function that unsubscribes, or None if it is not available.
+        """
         try:
             self._authorize(context, RESOURCES)
         except MCPError:
@@ -292,7 +345,9 @@ class ExposedTools:
         if len(servers) <= 1:
             return servers
         lists = await self._list_servers(context, RESOURCES)
-        return [server for server, (items, _) in lists if uri in {str(item.uri) for item in items}] or servers
+        return [
+            server for server, (items, _) in lists if uri in {str(item.uri) for item in items}
+        ] or servers
 
     async def _list_servers(self, context: Any, name: str) -> list[tuple[str, Any]]:
         """Return what each server lists, without servers that fail or are not permitted."""
@@ -319,12 +374,20 @@ class ExposedTools:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
     async def _read_answer(self, relay: Relay, result: Result) -> JsonObject | None:
-        """Return the server's result with secrets redacted, or None if only the result of the call counts."""
+        """Return the server's result with secrets redacted, or None if only the result of the call
+        counts.
+        """
         redact = self._app.redact
         error = relay.error
         if relay.result is not None and not isinstance(result.error, OutputInvalid):
-            return await run_in_thread_if(is_large(relay.result), partial(to_wire, relay.result, redact))
-        if result.error is not None and isinstance(error, MCPError) and error.code not in SDK_ERRORS:
+            return await run_in_thread_if(
+                is_large(relay.result), partial(to_wire, relay.result, redact)
+            )
+        if (
+            result.error is not None
+            and isinstance(error, MCPError)
+            and error.code not in SDK_ERRORS
+        ):
             raise MCPError(error.code, redact(error.message), redact.redact_data(error.data))
         return None
 
@@ -334,7 +397,9 @@ class ExposedTools:
         upstream = settings.servers.get(server)
         return upstream is not None and (upstream.sanitize or settings.output.sanitize)
 
-    async def _require_answer(self, context: Any, params: Any, name: str, arguments: JsonMapping) -> ServerResult:
+    async def _require_answer(
+        self, context: Any, params: Any, name: str, arguments: JsonMapping
+    ) -> ServerResult:
         """Return the server's result for a resource or prompt. Raise if the server returned none."""
         call = partial(self._call_bus, context, name, arguments)
         outcome = await self._client_relay.run(context, params, call)
@@ -346,9 +411,11 @@ class ExposedTools:
             assert result.error is not None
             raise MCPError(types.INVALID_PARAMS, self._app.redact(get_message(result.error)))
         server = arguments["server"]
-        return await _mark(answer, server, keeps_data=False) if self._is_untrusted(server) else answer
+        return (
+            await _mark(answer, server, keeps_data=False) if self._is_untrusted(server) else answer
+        )
 
-    # --- servers ----------------------------------------------------------------------------------------------------
+    # --- servers ----------------------------------------------------------------------------------
 
     def _publish_servers(self) -> None:
         """Mark the upstream servers as exposed, including those that a reload added."""
@@ -356,7 +423,10 @@ class ExposedTools:
             upstream.publish(self._on_change)
 
     async def _connect_servers(self, chosen: frozenset[str]) -> None:
-        """Connect the exposed servers, whose cached definitions are incomplete. `auto` uses cached definitions."""
+        """Connect the exposed servers, whose cached definitions are incomplete.
+
+        `auto` uses cached definitions.
+        """
         self._publish_servers()
         await self._app.discover({name.partition(".")[0] for name in self.exposure.published_names})
         published = self.exposure.published_names  # a pack may be loaded only now
@@ -366,7 +436,11 @@ class ExposedTools:
         if stored != self._stored_tools:
             self._stored_tools = stored
         upstreams = _list_upstreams(self._app, published)
-        unlisted = [upstream for upstream in upstreams if upstream.server.enabled and not upstream.main.raw_tools]
+        unlisted = [
+            upstream
+            for upstream in upstreams
+            if upstream.server.enabled and not upstream.main.raw_tools
+        ]
         if unlisted:
             connecting = [asyncio.ensure_future(_connect(upstream)) for upstream in unlisted]
             await asyncio.wait(connecting, timeout=CONNECT_SECONDS)
@@ -385,7 +459,9 @@ async def check(app: OneTool) -> None:
         if await run_in_thread(registry.get, name) is None:
             near = nearest(name, [*names, *(await run_in_thread(registry.nearest, name))])
             hint = did_you_mean(near).strip() or "list all tools with `onetool tools`"
-            raise ToolError(f"invalid value for --expose: no tool, pack or server named {name!r}", hint=hint)
+            raise ToolError(
+                f"invalid value for --expose: no tool, pack or server named {name!r}", hint=hint
+            )
 
 
 def _clean_all(items: Iterable[Any]) -> list[Any]:
@@ -393,12 +469,16 @@ def _clean_all(items: Iterable[Any]) -> list[Any]:
 
 
 async def _mark(answer: JsonObject, source: str, *, keeps_data: bool) -> JsonObject:
-    return await run_in_thread_if(is_large(answer), partial(mark_result, answer, source, keeps_data=keeps_data))
+    return await run_in_thread_if(
+        is_large(answer), partial(mark_result, answer, source, keeps_data=keeps_data)
+    )
 
 
 def find_stored_tools(registry: Registry, names: Collection[str]) -> list[Tool]:
     """Return the stored tools with these names or in these packs. Reads the disk."""
-    all_names = dict.fromkeys([*names, *(entry.name for pack in names for entry in registry.entries(pack))])
+    all_names = dict.fromkeys(
+        [*names, *(entry.name for pack in names for entry in registry.entries(pack))]
+    )
     tools = map(registry.find_exact, all_names)
     return [tool for tool in tools if tool is not None and tool.name not in registry]
 
@@ -409,7 +489,9 @@ def _to_python_names(tool: Tool) -> tuple[str, str]:
 
 def _list_upstreams(app: OneTool, names: Iterable[str]) -> list[Upstream]:
     packs = {python_name(name).partition(".")[0] for name in names}
-    return [app.servers.upstream(name) for name in app.settings.servers if python_name(name) in packs]
+    return [
+        app.servers.upstream(name) for name in app.settings.servers if python_name(name) in packs
+    ]
 
 
 async def _connect(upstream: Upstream) -> None:

@@ -1,4 +1,5 @@
-"""Selection of the tools that an MCP client sees as tools of their own, by `--expose` and the setting `expose`.
+"""Selection of the tools that an MCP client sees as tools of their own, by `--expose` and the
+setting `expose`.
 
     code    only `run` reaches the tools (the default)
     direct  the tools are published, and code cannot call or find them
@@ -85,19 +86,28 @@ class Exposure:
         registry = self._app.registry
         for pack in sorted(set(map(python_name, self._list_packs(mode)))):
             for entry in registry.entries(pack):
-                tool = registry.find_exact(entry.name) if entry.enabled and caller.admits(entry) else None
+                tool = (
+                    registry.find_exact(entry.name)
+                    if entry.enabled and caller.admits(entry)
+                    else None
+                )
                 if tool is not None and self.is_shown(tool, caller):
                     yield tool
 
     def is_shown(self, tool: Tool, caller: ToolContext) -> bool:
-        """Return whether the tool can be published to this client: the agent's list and policy may leave it out."""
+        """Return whether the tool can be published to this client: the agent's list and policy may
+        leave it out.
+        """
         policy = self._app.agents.get_policy(caller.agent_id)[0]
         return caller.admits(tool) and is_publishable(tool) and not policy.denies_all_calls(tool)
 
     def _list_modes(self) -> dict[str, Expose | None]:
         """Return the settings by server; those of all others are under an empty name."""
         settings = self._app.settings
-        return {"": settings.expose, **{name: server.expose for name, server in settings.servers.items()}}
+        return {
+            "": settings.expose,
+            **{name: server.expose for name, server in settings.servers.items()},
+        }
 
     def _list_packs(self, mode: Expose) -> Iterator[str]:
         """Yield the servers and connected packs with this mode."""
@@ -112,4 +122,6 @@ class Exposure:
 
 def is_publishable(tool: Tool) -> bool:
     """Tell whether the tool is enabled and its definition matches its pin."""
-    return tool.enabled and not (isinstance(tool.backend, Upstream) and tool.name in tool.backend.tools.rejected)
+    return tool.enabled and not (
+        isinstance(tool.backend, Upstream) and tool.name in tool.backend.tools.rejected
+    )

@@ -1,7 +1,7 @@
 """The clients that use MCP over HTTP: who they are, and when they made their last request.
 
-Clients of protocols before 2026 have a session, which can be ended. Later ones have none: they are known by their token
-and name, and listed for some minutes after their last request.
+Clients of protocols before 2026 have a session, which can be ended. Later ones have none: they are
+known by their token and name, and listed for some minutes after their last request.
 """
 
 import time
@@ -39,7 +39,9 @@ class HttpClients:
         self._known[key] = client
 
     def list_clients(self, sessions: Collection[str]) -> list[HttpClient]:
-        """Return the clients of these open sessions, and those without a session that made a request recently."""
+        """Return the clients of these open sessions, and those without a session that made a
+        request recently.
+        """
         oldest = self._clock() - RECENT_SECONDS
         for key, client in list(self._known.items()):
             if client.session not in sessions if client.session else client.last_call <= oldest:

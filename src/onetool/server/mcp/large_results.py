@@ -20,7 +20,8 @@ RESULT = "ot://result/"
 async def cut_large_result(
     app: OneTool, tool: Tool, caller: ToolContext, answer: JsonObject, *, is_untrusted: bool
 ) -> JsonObject:
-    """Return the result with at most `output.max_inline_size` bytes of text, and a link to all of it.
+    """Return the result with at most `output.max_inline_size` bytes of text, and a link to all of
+    it.
 
     Structured content stays if the tool declares a schema for it, because clients validate it.
     """
@@ -31,9 +32,15 @@ async def cut_large_result(
     if not limit or len(data) <= limit:
         return answer
     note, links = await _store(app, tool, caller, text, is_untrusted=is_untrusted)
-    cut = types.TextContent(type="text", text=f"{data[:limit].decode('utf-8', 'ignore')}\n\n[cut: {note}]")
+    cut = types.TextContent(
+        type="text", text=f"{data[:limit].decode('utf-8', 'ignore')}\n\n[cut: {note}]"
+    )
     others = [block for block in blocks if block.get("type") != "text"]
-    shown = {key: value for key, value in answer.items() if key != "structuredContent" or tool.output is not None}
+    shown = {
+        key: value
+        for key, value in answer.items()
+        if key != "structuredContent" or tool.output is not None
+    }
     return {**shown, "content": [dump(cut), *map(dump, links), *others]}
 
 
@@ -62,7 +69,11 @@ async def _store(
     handle = stored["handle"]
     uri = f"{RESULT}{stored['handle']}"
     link = types.ResourceLink(
-        type="resource_link", name=f"result of {tool.name}", uri=uri, mime_type="text/plain", size=stored["size_bytes"]
+        type="resource_link",
+        name=f"result of {tool.name}",
+        uri=uri,
+        mime_type="text/plain",
+        size=stored["size_bytes"],
     )
     advice = f'run(command=\'ot.result(handle="{handle}", search="...")\') returns matching lines'
     return f"the result has {len(text)} characters; {uri} has all of it, and {advice}", [link]

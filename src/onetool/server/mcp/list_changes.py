@@ -1,6 +1,8 @@
-"""Change notifications for MCP clients: lists of tools, prompts and resources, and single resources.
+"""Change notifications for MCP clients: lists of tools, prompts and resources, and single
+resources.
 
-Clients of the 2026 protocol listen with a long-lived request; older clients get notifications in their session.
+Clients of the 2026 protocol listen with a long-lived request; older clients get notifications in
+their session.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,12 +27,18 @@ from onetool.util.background_tasks import BackgroundTasks
 if TYPE_CHECKING:
     from onetool_child.json_types import JsonObject
 
-EVENTS = {"tools": ToolsListChanged, "prompts": PromptsListChanged, "resources": ResourcesListChanged}
+EVENTS = {
+    "tools": ToolsListChanged,
+    "prompts": PromptsListChanged,
+    "resources": ResourcesListChanged,
+}
 SUBSCRIPTIONS = "onetool/watched"  # key in the state of a session
 MAX_SUBSCRIPTIONS = 1000  # per client
 MAX_URI_CHARS = 200
 Unsubscribe = Callable[[], Awaitable[None]]
-Watch = Callable[[Any, str], Awaitable[Unsubscribe | None]]  # (request, URI) -> unsubscribe function, or None
+Watch = Callable[
+    [Any, str], Awaitable[Unsubscribe | None]
+]  # (request, URI) -> unsubscribe function, or None
 
 
 class ChangeNotifier:
@@ -42,7 +50,10 @@ class ChangeNotifier:
         self._tasks = BackgroundTasks(lambda _: None)  # errors of disconnected clients are ignored
 
     def publish(self, what: str, uri: str = "") -> None:
-        """Notify listening clients. `what` is the changed list (tools, prompts, resources) or "resource"."""
+        """Notify listening clients.
+
+        `what` is the changed list (tools, prompts, resources) or "resource".
+        """
         self._tasks.start(self._bus.publish(_event(what, uri)))
 
     def notify_all(self, what: str, uri: str = "") -> None:
@@ -54,7 +65,7 @@ class ChangeNotifier:
             if what != "resource" or uri in session.state[SUBSCRIPTIONS]:
                 self._tasks.start(session.notify(method, params))
 
-    # --- protocols before 2026 --------------------------------------------------------------------------------------
+    # --- protocols before 2026 --------------------------------------------------------------------
 
     def register_session(self, session: Connection) -> None:
         """Register a new session."""
@@ -68,7 +79,9 @@ class ChangeNotifier:
         for unsubscribe in session.state.pop(SUBSCRIPTIONS).values():
             self._tasks.start(unsubscribe())
 
-    async def subscribe(self, context: Any, params: types.SubscribeRequestParams) -> types.EmptyResult:
+    async def subscribe(
+        self, context: Any, params: types.SubscribeRequestParams
+    ) -> types.EmptyResult:
         session = get_session(context)
         self.register_session(session)
         subscriptions: JsonObject = session.state[SUBSCRIPTIONS]
@@ -79,24 +92,37 @@ class ChangeNotifier:
             subscriptions[params.uri] = unsubscribe
         return types.EmptyResult()
 
-    async def unsubscribe(self, context: Any, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+    async def unsubscribe(
+        self, context: Any, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
         unsubscribe = get_session(context).state.get(SUBSCRIPTIONS, {}).pop(params.uri, None)
         if unsubscribe is not None:
             await unsubscribe()
         return types.EmptyResult()
 
-    # --- protocol of 2026 -------------------------------------------------------------------------------------------
+    # --- protocol of 2026 -------------------------------------------------------------------------
 
     async def listen(
         self, context: Any, params: types.SubscriptionsListenRequestParams
     ) -> types.SubscriptionsListenResult:
-        """Subscribe to changes. The acknowledgment lists only the resources that the client may read."""
-        uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[:MAX_SUBSCRIPTIONS]
+        """Subscribe to changes.
+
+        The acknowledgment lists only the resources that the client may read.
+        """
+        uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[
+            :MAX_SUBSCRIPTIONS
+        ]
         subscribed = {uri: await self._watch(context, uri) for uri in uris}
-        unsubscribers = {uri: unsubscribe for uri, unsubscribe in subscribed.items() if unsubscribe is not None}
-        notifications = params.notifications.model_copy(update={"resource_subscriptions": list(unsubscribers)})
+        unsubscribers = {
+            uri: unsubscribe for uri, unsubscribe in subscribed.items() if unsubscribe is not None
+        }
+        notifications = params.notifications.model_copy(
+            update={"resource_subscriptions": list(unsubscribers)}
+        )
         try:
-            return await self._listen_handler(context, params.model_copy(update={"notifications": notifications}))
+            return await self._listen_handler(
+                context, params.model_copy(update={"notifications": notifications})
+            )
         finally:
             for unsubscribe in unsubscribers.values():
                 self._tasks.start(unsubscribe())

@@ -1,7 +1,8 @@
 """The MCP server with one tool, `run(command)`, and the tools that `--expose` and `expose` publish.
 
-The SDK manages sessions and transports. A failed run is a result with `isError`, never a protocol error. Cells are
-started after the client has received the tool list, so that they do not delay the first response.
+The SDK manages sessions and transports. A failed run is a result with `isError`, never a protocol
+error. Cells are started after the client has received the tool list, so that they do not delay the
+first response.
 """
 
 import asyncio
@@ -25,7 +26,11 @@ from anyio.to_thread import run_sync as run_in_thread
 from mcp.server.caching import CacheHint
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
-from mcp.server.request_state import AESGCMRequestStateCodec, RequestStateBoundary, RequestStateSecurity
+from mcp.server.request_state import (
+    AESGCMRequestStateCodec,
+    RequestStateBoundary,
+    RequestStateSecurity,
+)
 from mcp.server.stdio import stdio_server
 
 from onetool.app import OneTool
@@ -85,7 +90,9 @@ from onetool.util.version import __version__
 from onetool_child.json_types import JsonMapping
 
 MAX_SESSIONS = 10_000
-SESSION_DELAY_SECONDS = 0.5  # delay after the tool list, so that bookkeeping does not slow down the client
+SESSION_DELAY_SECONDS = (
+    0.5  # delay after the tool list, so that bookkeeping does not slow down the client
+)
 IDLE_SECONDS = 1.0  # without output, before a progress message
 OUTPUT_SECONDS = 0.05  # between two progress messages
 MAX_MESSAGE_CHARS = 4000
@@ -129,7 +136,9 @@ RUN = types.Tool(
     description=DESCRIPTION,
     input_schema={
         "type": "object",
-        "properties": {"command": {"type": "string", "description": "Python code, e.g. ot.tools()"}},
+        "properties": {
+            "command": {"type": "string", "description": "Python code, e.g. ot.tools()"}
+        },
         "required": ["command"],
         "additionalProperties": False,
     },
@@ -142,7 +151,9 @@ def forward_sdk_logging(log: EventLog) -> AbstractContextManager[None]:
 
 
 class KeptKeyCodec:
-    """Seals request states with a key that outlives the process, which is read when it is first needed."""
+    """Seals request states with a key that outlives the process, which is read when it is first
+    needed.
+    """
 
     def __init__(self, app: OneTool) -> None:
         self._app = app
@@ -163,7 +174,9 @@ class KeptKeyCodec:
 class OneToolServer(Server[Any]):
     """The SDK's server with OneTool's handlers. The caller of the constructor must close it."""
 
-    def __init__(self, app: OneTool, *, forwards_logging: bool = True, queue: FairQueue | None = None) -> None:
+    def __init__(
+        self, app: OneTool, *, forwards_logging: bool = True, queue: FairQueue | None = None
+    ) -> None:
         self._app = app
         self._queue = queue
         self._counted_sessions: BoundedDict[str, None] = BoundedDict(MAX_SESSIONS)
@@ -171,7 +184,10 @@ class OneToolServer(Server[Any]):
         self._session_tasks = BackgroundTasks()
         self._exposed = ExposedTools(app, self._on_server_change)
         self._client_relay = ClientRelay(MAX_PENDING_RUNS, self._answer_question)
-        self._resources, self._prompts = ToolResources(app, self._exposed), SnippetPrompts(app, self._exposed)
+        self._resources, self._prompts = (
+            ToolResources(app, self._exposed),
+            SnippetPrompts(app, self._exposed),
+        )
         self._changes = ChangeNotifier(self._resources.watch)
         self._known = self._get_state()
         self._open = ExitStack()
@@ -199,7 +215,9 @@ class OneToolServer(Server[Any]):
         )
         seconds = max(REQUEST_STATE_SECONDS, app.settings.approvals.ttl)
         security = RequestStateSecurity(codec=KeptKeyCodec(app), ttl=seconds)
-        security.bind_principal = lambda context: f"{get_agent(app, context)}:{get_token_id(context)}"
+        security.bind_principal = lambda context: (
+            f"{get_agent(app, context)}:{get_token_id(context)}"
+        )
         self.middleware.append(RequestStateBoundary(security, default_audience=self.name))
         self.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _set_log_level)
         if self._exposed:
@@ -211,9 +229,15 @@ class OneToolServer(Server[Any]):
         async def register_session(context: Any, _params: Any) -> None:
             self._changes.register_session(get_session(context))
 
-        self.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._changes.subscribe)
-        self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe)
-        self.add_notification_handler("notifications/initialized", types.NotificationParams, register_session)
+        self.add_request_handler(
+            "resources/subscribe", types.SubscribeRequestParams, self._changes.subscribe
+        )
+        self.add_request_handler(
+            "resources/unsubscribe", types.UnsubscribeRequestParams, self._changes.unsubscribe
+        )
+        self.add_notification_handler(
+            "notifications/initialized", types.NotificationParams, register_session
+        )
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *rest: Any, **named: Any
@@ -225,7 +249,9 @@ class OneToolServer(Server[Any]):
         return super().create_initialization_options(options, *rest, **named)
 
     def _build_instructions(self) -> str:
-        return "\n\n".join(filter(None, (INSTRUCTIONS, self._app.settings.prompts.instructions.strip())))
+        return "\n\n".join(
+            filter(None, (INSTRUCTIONS, self._app.settings.prompts.instructions.strip()))
+        )
 
     def end_streams(self) -> None:
         """End the streams of listening clients. Active requests continue."""
@@ -234,12 +260,14 @@ class OneToolServer(Server[Any]):
     @property
     def own_tokens(self) -> int:
         """Number of tokens that OneTool's definition takes in a model's context."""
-        return count_tokens(RUN.model_dump(by_alias=True, exclude_none=True)) + count_tokens(self.instructions or "")
+        return count_tokens(RUN.model_dump(by_alias=True, exclude_none=True)) + count_tokens(
+            self.instructions or ""
+        )
 
     def close(self) -> None:
         self._open.close()
 
-    # --- tools ------------------------------------------------------------------------------------------------------
+    # --- tools ------------------------------------------------------------------------------------
 
     async def _list_tools(self, context: Any, params: Any) -> types.ListToolsResult:
         loop = asyncio.get_running_loop()
@@ -257,7 +285,9 @@ class OneToolServer(Server[Any]):
         """Record who made this request: a client of the daemon, which is returned, or of HTTP."""
         if context.request is not None:
             self.http_clients.note(
-                context.request, client_name(context)[:MAX_NAME_CHARS], get_agent(self._app, context)
+                context.request,
+                client_name(context)[:MAX_NAME_CHARS],
+                get_agent(self._app, context),
             )
         return note_client(self._app, context)
 
@@ -275,7 +305,9 @@ class OneToolServer(Server[Any]):
             return _text(error.message, is_error=True)
 
     def _take_turn(self, context: Any, *, is_run: bool) -> AbstractAsyncContextManager[None]:
-        """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of all its clients."""
+        """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of
+        all its clients.
+        """
         client = self._note(context)
         if client is not None and self._queue is not None and is_run:
             return self._queue.turn(str(id(client)))
@@ -288,7 +320,9 @@ class OneToolServer(Server[Any]):
         arguments = params.arguments or {}
         unknown = [name for name in arguments if name != "command"]
         if unknown or "command" not in arguments:
-            problem = f"unknown argument {unknown[0]!r}" if unknown else "missing argument 'command'"
+            problem = (
+                f"unknown argument {unknown[0]!r}" if unknown else "missing argument 'command'"
+            )
             hint = "send Python code, for example run(command='ot.tools()')"
             return _text(f"invalid call of run: {problem}\nHint: {hint}", is_error=True)
         run = partial(self._run, context, arguments["command"])
@@ -298,7 +332,9 @@ class OneToolServer(Server[Any]):
         outcome = await self._client_relay.run(context, params, run)
         return outcome if isinstance(outcome, types.InputRequiredResult) else outcome[1]
 
-    async def _run(self, context: Any, command: Any, relay: Relay | None = None) -> types.CallToolResult:
+    async def _run(
+        self, context: Any, command: Any, relay: Relay | None = None
+    ) -> types.CallToolResult:
         """Run a command; `relay` sends requests of its tools to the client."""
         app = self._app
         caller = get_caller(app, context)
@@ -322,7 +358,9 @@ class OneToolServer(Server[Any]):
         result.meta = output.meta or None
         return result
 
-    async def _answer_question(self, context: Any, state: str, answers: JsonMapping) -> types.CallToolResult:
+    async def _answer_question(
+        self, context: Any, state: str, answers: JsonMapping
+    ) -> types.CallToolResult:
         """Apply the answer to a question that another process asked, and continue its run."""
         caller = get_caller(self._app, context)
         identity = caller.agent, caller.token_id
@@ -334,7 +372,9 @@ class OneToolServer(Server[Any]):
 
         approver = make_approver(self._app, context, get_answer)
         if approver is None:
-            return _text("answers of this client do not count: see approvals.via of its agent", is_error=True)
+            return _text(
+                "answers of this client do not count: see approvals.via of its agent", is_error=True
+            )
         try:
             outcome = await self._app.runs.answer_question(state, *identity, approver)
         except ToolError as error:
@@ -348,10 +388,15 @@ class OneToolServer(Server[Any]):
     async def _call_exposed(self, context: Any, params: types.CallToolRequestParams) -> Any:
         tool = await self._exposed.find(context, params.name)
         if tool is None:
-            return _text(f"no tool {params.name!r}\nHint: list all tools with run(command='ot.tools()')", is_error=True)
+            return _text(
+                f"no tool {params.name!r}\nHint: list all tools with run(command='ot.tools()')",
+                is_error=True,
+            )
         return await self._exposed.call(context, tool, params)
 
-    async def _complete(self, context: Any, params: types.CompleteRequestParams) -> types.CompleteResult:
+    async def _complete(
+        self, context: Any, params: types.CompleteRequestParams
+    ) -> types.CompleteResult:
         completion = await self._exposed.complete(context, params)
         if completion is not None:
             return completion
@@ -360,7 +405,7 @@ class OneToolServer(Server[Any]):
         result = types.Completion(values=page, total=len(values), has_more=len(page) < len(values))
         return types.CompleteResult(completion=result)
 
-    # --- changes ----------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def _on_server_change(self, what: str, uri: str) -> None:
         """Notify clients of a change of an exposed server."""
@@ -390,7 +435,8 @@ async def _set_log_level(context: Any, params: types.SetLevelRequestParams) -> t
 
 @asynccontextmanager
 async def _report_progress(progress: Progress | None, output: RunOutput) -> AsyncIterator[None]:
-    """Send output as progress messages within 100 ms, if the client asked for progress, while the block runs.
+    """Send output as progress messages within 100 ms, if the client asked for progress, while the
+    block runs.
 
     Messages are limited in number and length; the result has the complete output.
     """
@@ -431,11 +477,15 @@ async def _report_progress(progress: Progress | None, output: RunOutput) -> Asyn
 def _describe(output: RunOutput, seconds: float) -> str:
     last = f", last {output.calls[-1][0]}" if output.calls else ""
     activity = f"; {output.doing}" if output.doing else ""
-    return f"running for {seconds:.0f} s, {pluralize(len(output.calls), 'tool call')}{last}{activity}"
+    return (
+        f"running for {seconds:.0f} s, {pluralize(len(output.calls), 'tool call')}{last}{activity}"
+    )
 
 
 def _build_definitions(tools: Iterable[tuple[str, Tool] | None]) -> list[types.Tool]:
-    """Return the definitions of published tools, at least one and as many as fit; None stands for `run`."""
+    """Return the definitions of published tools, at least one and as many as fit; None stands for
+    `run`.
+    """
     definitions: list[types.Tool] = []
     chars_left = MAX_PAGE_CHARS
     for entry in tools:
@@ -447,13 +497,19 @@ def _build_definitions(tools: Iterable[tuple[str, Tool] | None]) -> list[types.T
     return definitions
 
 
-async def record_session(app: OneTool, own_tokens: int, agent: str = "default", session: str = "") -> None:
-    """Discover all tools, and record the tokens of their definitions, which the client of a session does not load."""
+async def record_session(
+    app: OneTool, own_tokens: int, agent: str = "default", session: str = ""
+) -> None:
+    """Discover all tools, and record the tokens of their definitions, which the client of a session
+    does not load.
+    """
     app.servers.keeps_running = True
     app.bundles.keeps_running = True
     await app.discover()
     stored = app.bundles.definition_tokens()
-    await run_in_thread(app.telemetry.begin_session, app.registry, stored, own_tokens, agent, session)
+    await run_in_thread(
+        app.telemetry.begin_session, app.registry, stored, own_tokens, agent, session
+    )
 
 
 async def serve_stdio(app: OneTool) -> None:
@@ -463,12 +519,20 @@ async def serve_stdio(app: OneTool) -> None:
             await serve_connection(app, server, protocol_streams)
 
 
-async def serve_connection(app: OneTool, server: OneToolServer, connect: Callable[..., Any]) -> None:
-    """Serve one client. `connect` takes a function to call at the end of input and yields the streams."""
+async def serve_connection(
+    app: OneTool, server: OneToolServer, connect: Callable[..., Any]
+) -> None:
+    """Serve one client.
+
+    `connect` takes a function to call at the end of input and yields the streams.
+    """
     warming_up = asyncio.get_running_loop().call_later(IDLE_WARM_UP_SECONDS, app.cells.warm_up)
     try:
         with anyio.CancelScope() as serving:  # active requests end with the input
-            async with connect(serving.cancel) as streams, stdio_server(*streams) as (reader, writer):
+            async with (
+                connect(serving.cancel) as streams,
+                stdio_server(*streams) as (reader, writer),
+            ):
                 await server.run(reader, writer, server.create_initialization_options())
     finally:
         warming_up.cancel()

@@ -11,7 +11,9 @@ from onetool.errors import ToolError
 from onetool_child.media import get_content_kind
 
 
-async def load_media(app: OneTool, handles: Iterable[str], agent: str, token_id: str) -> list[types.ContentBlock]:
+async def load_media(
+    app: OneTool, handles: Iterable[str], agent: str, token_id: str
+) -> list[types.ContentBlock]:
     """Return the content for media handles, without handles that do not exist."""
     return [block for handle in handles for block in await _load(app, handle, agent, token_id)]
 

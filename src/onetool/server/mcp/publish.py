@@ -1,7 +1,7 @@
 """Names, definitions and results of exposed tools, for clients that call them directly.
 
-A tool keeps its name if it is unique; otherwise the name is `pack_tool`. Texts of upstream servers that a model reads
-are sanitized; the rest of a definition is passed through unchanged.
+A tool keeps its name if it is unique; otherwise the name is `pack_tool`. Texts of upstream servers
+that a model reads are sanitized; the rest of a definition is passed through unchanged.
 """
 
 import re
@@ -35,7 +35,10 @@ def assign_names(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Return the tools by their published names, which are the same for all clients."""
     sorted_tools = {tool.name: tool for tool in sorted(tools, key=lambda tool: tool.name)}
     originals = {name: _original_name(tool) for name, tool in sorted_tools.items()}
-    prefixed = {name: _sanitize_name(f"{tool.pack}_{originals[name]}") for name, tool in sorted_tools.items()}
+    prefixed = {
+        name: _sanitize_name(f"{tool.pack}_{originals[name]}")
+        for name, tool in sorted_tools.items()
+    }
     # A server cannot take the name that a tool of another server has after a collision.
     counted = Counter([*originals.values(), *prefixed.values(), RUN])
     published: dict[str, Tool] = {}
@@ -52,7 +55,9 @@ def assign_names(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 def _original_name(tool: Tool) -> str:
     """Return the name that the upstream server uses, with invalid characters replaced."""
-    offered = tool.backend.tools.offered.get(tool.name) if isinstance(tool.backend, Upstream) else None
+    offered = (
+        tool.backend.tools.offered.get(tool.name) if isinstance(tool.backend, Upstream) else None
+    )
     return _sanitize_name(offered.name if offered is not None else tool.short_name)
 
 
@@ -61,11 +66,21 @@ def _sanitize_name(name: str) -> str:
 
 
 def build_definition(name: str, tool: Tool) -> types.Tool:
-    if isinstance(tool.backend, Upstream) and (offered := tool.backend.tools.offered.get(tool.name)) is not None:
+    if (
+        isinstance(tool.backend, Upstream)
+        and (offered := tool.backend.tools.offered.get(tool.name)) is not None
+    ):
         definition = tool.backend.main.raw_tools.get(offered.name)
         if definition is not None:
-            output = clean_schema(offered.output_schema) if offered.output_schema is not None else None
-            changes = {"name": name, "input_schema": _object_schema(tool), "output_schema": output, "execution": None}
+            output = (
+                clean_schema(offered.output_schema) if offered.output_schema is not None else None
+            )
+            changes = {
+                "name": name,
+                "input_schema": _object_schema(tool),
+                "output_schema": output,
+                "execution": None,
+            }
             if tool.backend.server.pin == "strict":
                 changes |= {"icons": None, "meta": None}  # not part of pins
             published: types.Tool = definition.model_copy(update=changes)
@@ -86,17 +101,21 @@ def _object_schema(tool: Tool) -> JsonObject:
 
 def clean_texts(model: Model) -> Model:
     """Return a copy with sanitized title and description."""
-    changes: JsonObject = {key: clean(text) for key in ("title", "description") if (text := getattr(model, key, None))}
+    changes: JsonObject = {
+        key: clean(text) for key in ("title", "description") if (text := getattr(model, key, None))
+    }
     if isinstance(hints := getattr(model, "annotations", None), types.ToolAnnotations):
         changes["annotations"] = clean_texts(hints)
     if isinstance(model, types.Prompt):
         changes["arguments"] = model.arguments and [*map(clean_texts, model.arguments)]
-    if isinstance(model, types.Resource | types.ResourceTemplate):  # only a label: clients send the URI back
+    if isinstance(
+        model, types.Resource | types.ResourceTemplate
+    ):  # only a label: clients send the URI back
         changes["name"] = replace_in_name(model.name)
     return model.model_copy(update=changes)
 
 
-# --- results -------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def dump(model: BaseModel) -> JsonObject:
@@ -111,33 +130,56 @@ def to_wire(model: BaseModel, redact: Redactor) -> JsonObject:
 def mark_result(answer: JsonObject, source: str, *, keeps_data: bool) -> JsonObject:
     """Return a result of an untrusted server with its texts for models marked and defused.
 
-    Data is replaced by marked text, or only defused if `keeps_data`: clients require it if the tool declares a schema.
+    Data is replaced by marked text, or only defused if `keeps_data`: clients require it if the tool
+    declares a schema.
     """
     tag = make_tag()
 
     def mark(block: JsonObject) -> JsonObject:
-        inner = {key: mark(block[key]) for key in ("resource", "content") if isinstance(block.get(key), dict)}
-        text = {"text": sanitize_text(block["text"], source, tag)} if isinstance(block.get("text"), str) else {}
+        inner = {
+            key: mark(block[key])
+            for key in ("resource", "content")
+            if isinstance(block.get(key), dict)
+        }
+        text = (
+            {"text": sanitize_text(block["text"], source, tag)}
+            if isinstance(block.get("text"), str)
+            else {}
+        )
         return {**block, **_clean_labels(block), **inner, **text}
 
     marked = {**answer, **_clean_labels(answer)}
     data = marked.pop("structuredContent", None)
     if data is not None and keeps_data:
         marked["structuredContent"] = defuse_data(data)
-    elif data is not None and not any(block.get("type") == "text" for block in marked.get("content") or ()):
-        marked["content"] = [*(marked.get("content") or ()), {"type": "text", "text": render(data, "json")}]
-    lists = {key: marked[key] for key in ("content", "contents", "messages") if isinstance(marked.get(key), list)}
+    elif data is not None and not any(
+        block.get("type") == "text" for block in marked.get("content") or ()
+    ):
+        marked["content"] = [
+            *(marked.get("content") or ()),
+            {"type": "text", "text": render(data, "json")},
+        ]
+    lists = {
+        key: marked[key]
+        for key in ("content", "contents", "messages")
+        if isinstance(marked.get(key), list)
+    }
     return {**marked, **{key: [mark(block) for block in blocks] for key, blocks in lists.items()}}
 
 
 def _clean_labels(block: JsonObject) -> dict[str, str]:
-    return {key: clean(block[key]) for key in ("name", "title", "description") if isinstance(block.get(key), str)}
+    return {
+        key: clean(block[key])
+        for key in ("name", "title", "description")
+        if isinstance(block.get(key), str)
+    }
 
 
 def render_value(value: Any, *, is_media: bool = False) -> types.CallToolResult:
     """Return the result for a value of a tool that does not belong to an upstream server.
 
-    With `is_media`, the caller adds the content of media to it. A value that is nothing else has no text.
+    With `is_media`, the caller adds the content of media to it. A value that is nothing else has no
+    text.
     """
     if is_media and isinstance(value, dict) and isinstance(value.get("media"), str):
         return types.CallToolResult(content=[])
@@ -149,7 +191,9 @@ def render_value(value: Any, *, is_media: bool = False) -> types.CallToolResult:
     except Exception as error:  # noqa: BLE001 - objects of tools may raise anything
         return render_error(ToolError(f"cannot serialize the value: {get_message(error)}"))
     block = types.TextContent(type="text", text=text)
-    return types.CallToolResult(content=[block], structured_content=data if isinstance(data, dict) else None)
+    return types.CallToolResult(
+        content=[block], structured_content=data if isinstance(data, dict) else None
+    )
 
 
 def render_error(error: BaseException) -> types.CallToolResult:

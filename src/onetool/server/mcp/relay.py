@@ -1,7 +1,9 @@
-"""Relays requests, progress and log messages of an upstream server to the client during a call to an exposed tool.
+"""Relays requests, progress and log messages of an upstream server to the client during a call to
+an exposed tool.
 
-Before the 2026 protocol, the client is asked while its request is open. Since then, a question is returned as a result
-and the client repeats the request with the answer: the pending call is kept until then, up to PENDING_SECONDS.
+Before the 2026 protocol, the client is asked while its request is open. Since then, a question is
+returned as a result and the client repeats the request with the answer: the pending call is kept
+until then, up to PENDING_SECONDS.
 """
 
 import asyncio
@@ -54,16 +56,24 @@ class ClientRelay:
         self._restore = restore
         self._pending: dict[str, _Conversation] = {}
 
-    async def run(self, context: Any, params: Any, call: Call) -> Outcome | types.InputRequiredResult:
+    async def run(
+        self, context: Any, params: Any, call: Call
+    ) -> Outcome | types.InputRequiredResult:
         if not is_modern(context):
             relay = create_relay(context)
             return relay, await call(relay)
         state = params.request_state or ""
         if state.startswith(PENDING_PREFIX):
             call_id, _, question = state.removeprefix(PENDING_PREFIX).partition(":")
-            if call_id not in self._pending and question and self._restore is not None:  # asked before a restart
-                return create_relay(context), await self._restore(context, question, params.input_responses or {})
-        conversation = self._resume(context, params) or _Conversation(context, params, call, self._has_room)
+            if (
+                call_id not in self._pending and question and self._restore is not None
+            ):  # asked before a restart
+                return create_relay(context), await self._restore(
+                    context, question, params.input_responses or {}
+                )
+        conversation = self._resume(context, params) or _Conversation(
+            context, params, call, self._has_room
+        )
         result = await conversation.next()
         return (conversation.relay, result) if result is not None else self._suspend(conversation)
 
@@ -84,7 +94,8 @@ class ClientRelay:
         call_id = secrets.token_hex(16)
         self._pending[call_id] = conversation
         asyncio.get_running_loop().call_later(PENDING_SECONDS, self._expire, call_id)
-        # With another question, after a restart nobody could tell to which of them an answer belongs.
+        # With another question, after a restart nobody could tell to which of them an answer
+        # belongs.
         question = conversation.relay.resume_with if len(conversation.questions) == 1 else ""
         state = f"{PENDING_PREFIX}{call_id}:{question}" if question else PENDING_PREFIX + call_id
         return types.InputRequiredResult(input_requests=conversation.questions, request_state=state)
@@ -163,7 +174,9 @@ class _Conversation:
     async def _send_log(self, params: Any) -> None:
         await _send_log(self._context, params)
 
-    async def _report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+    async def _report_progress(
+        self, progress: float, total: float | None, message: str | None
+    ) -> None:
         if self._has_asked.is_set():  # the request has ended
             return
         await self._context.session.report_progress(progress, total, message)
@@ -172,8 +185,8 @@ class _Conversation:
 class ClientMessages:
     """Progress, log messages and questions of a tool to the client of its call.
 
-    Progress and log messages may come from any thread and are sent one at a time. Progress that is not sent yet is
-    replaced; log messages over a limit are dropped.
+    Progress and log messages may come from any thread and are sent one at a time. Progress that is
+    not sent yet is replaced; log messages over a limit are dropped.
     """
 
     def __init__(self, relay: Relay, redact: Redactor, tool: str) -> None:
@@ -186,19 +199,26 @@ class ClientMessages:
         self._sending: asyncio.Task[None] | None = None
         self._done = 0.0
 
-    def report_progress(self, message: str, done: float | None = None, total: float | None = None) -> None:
+    def report_progress(
+        self, message: str, done: float | None = None, total: float | None = None
+    ) -> None:
         self._loop.call_soon_threadsafe(self._put_progress, message, done, total)
 
     def log(self, message: str, level: str) -> None:
         data = {"level": level, "logger": self._tool, "data": self._redact(message)}
-        self._loop.call_soon_threadsafe(self._put_log, types.LoggingMessageNotificationParams.model_validate(data))
+        self._loop.call_soon_threadsafe(
+            self._put_log, types.LoggingMessageNotificationParams.model_validate(data)
+        )
 
     async def ask(self, message: str, schema: JsonMapping) -> Any:
         """Ask the person at the client. Return the answer as a dict, or None if it is declined."""
         return read_form(await self._send_form(message, schema), schema)
 
     async def approve(self, question: Question) -> JsonMapping | None:
-        """Ask the person to approve calls. None means no; if the question was dismissed, raise CannotAsk."""
+        """Ask the person to approve calls.
+
+        None means no; if the question was dismissed, raise CannotAsk.
+        """
         self._relay.resume_with = question.state
         try:
             response = await self._send_form(question.text, question.form)
@@ -211,7 +231,9 @@ class ClientMessages:
     async def _send_form(self, message: str, schema: JsonMapping) -> Any:
         if (problem := _explain_large_form(message, schema)) is not None:
             raise CannotAsk(problem)
-        text, shown = await run_in_thread(lambda: (self._redact(message), self._redact.redact_data(dict(schema))))
+        text, shown = await run_in_thread(
+            lambda: (self._redact(message), self._redact.redact_data(dict(schema)))
+        )
         params = types.ElicitRequestFormParams(message=text, requested_schema=shown)
         return await self._relay.ask_client(types.ElicitRequest(params=params))
 
@@ -236,7 +258,9 @@ class ClientMessages:
             self._sending = asyncio.ensure_future(self._send())
 
     async def _send(self) -> None:
-        with suppress(MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client is gone
+        with suppress(
+            MCPError, anyio.BrokenResourceError, anyio.ClosedResourceError
+        ):  # the client is gone
             while self._progress is not None or self._logs:
                 while self._logs:
                     await self._relay.log(self._logs.popleft())
@@ -249,7 +273,11 @@ class ClientMessages:
 def read_form(response: Any, schema: JsonMapping) -> JsonObject | None:
     """Return the content of a form, or None if the person declined."""
     if not isinstance(response, types.ElicitResult):
-        reason = response.message if isinstance(response, types.ErrorData) else "it sent another response"
+        reason = (
+            response.message
+            if isinstance(response, types.ErrorData)
+            else "it sent another response"
+        )
         raise CannotAsk(f"cannot ask: {reason}")
     if response.action != "accept":
         return None
@@ -268,15 +296,26 @@ def get_log_level(context: Any) -> str | None:
 
 
 def wants_log(context: Any) -> bool:
-    """Return whether the client asked for log messages: with this request, or before 2026 with logging/setLevel."""
-    return get_log_level(context) is not None if is_modern(context) else LEVEL in get_session(context).state
+    """Return whether the client asked for log messages: with this request, or before 2026 with
+    logging/setLevel.
+    """
+    return (
+        get_log_level(context) is not None
+        if is_modern(context)
+        else LEVEL in get_session(context).state
+    )
 
 
 def create_relay(context: Any, ask: Callable[[Any], Awaitable[Any]] | None = None) -> Relay:
-    """Return a relay to the client of a request. By default, the client is asked while its request is open."""
+    """Return a relay to the client of a request.
+
+    By default, the client is asked while its request is open.
+    """
     capabilities = context.session.client_capabilities
     declared = (
-        capabilities.model_dump(by_alias=True, mode="json", exclude_none=True) if capabilities is not None else {}
+        capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+        if capabilities is not None
+        else {}
     )
     return Relay(
         client=_get_client_key(context),
@@ -300,7 +339,7 @@ def _get_client_key(context: Any) -> object:
     return object() if is_modern(context) else get_session(context)
 
 
-# --- asking --------------------------------------------------------------------------------------------------------
+# --- asking ---------------------------------------------------------------------------------------
 
 
 async def _ask_directly(context: Any, request: Any) -> Any:
@@ -308,7 +347,9 @@ async def _ask_directly(context: Any, request: Any) -> Any:
         return problem
     metadata = ServerMessageMetadata(related_request_id=context.request_id)
     try:
-        return await context.session.send_request(_to_legacy(request), _result_type(request), metadata=metadata)
+        return await context.session.send_request(
+            _to_legacy(request), _result_type(request), metadata=metadata
+        )
     except MCPError as error:
         return error.error
     except ValidationError:
@@ -320,7 +361,9 @@ def _to_legacy(request: Any) -> Any:
     params = request.params
     if not isinstance(params, types.ElicitRequestURLParams) or params.elicitation_id is not None:
         return request
-    return types.ElicitRequest(params=params.model_copy(update={"elicitation_id": secrets.token_hex(8)}))
+    return types.ElicitRequest(
+        params=params.model_copy(update={"elicitation_id": secrets.token_hex(8)})
+    )
 
 
 def _result_type(request: Any) -> type[Any]:
@@ -338,7 +381,9 @@ def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
     capabilities = context.session.client_capabilities or types.ClientCapabilities()
     match request:
         case types.ElicitRequest(params=types.ElicitRequestURLParams()):
-            is_supported = capabilities.elicitation is not None and capabilities.elicitation.url is not None
+            is_supported = (
+                capabilities.elicitation is not None and capabilities.elicitation.url is not None
+            )
         case types.ElicitRequest(params=types.ElicitRequestFormParams() as form):
             if (problem := _explain_large_form(form.message, form.requested_schema)) is not None:
                 return _error_data(problem)
@@ -356,7 +401,11 @@ def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
 def _explain_large_form(message: str, schema: JsonMapping) -> str | None:
     """Return the problem with a question that no person could read; None if it is short enough."""
     size = len(message) + len(json.dumps(schema))
-    return f"the question has {size:,} characters, the limit is {MAX_FORM_CHARS:,}" if size > MAX_FORM_CHARS else None
+    return (
+        f"the question has {size:,} characters, the limit is {MAX_FORM_CHARS:,}"
+        if size > MAX_FORM_CHARS
+        else None
+    )
 
 
 def can_ask(context: Any) -> bool:

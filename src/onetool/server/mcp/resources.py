@@ -1,7 +1,7 @@
 """MCP resources for tools and MCP prompts for snippets.
 
-Resources have the content of `ot.tools` and `ot.help`, read through the bus. The resources and prompts of exposed
-servers follow OneTool's own (`exposed_tools`).
+Resources have the content of `ot.tools` and `ot.help`, read through the bus. The resources and
+prompts of exposed servers follow OneTool's own (`exposed_tools`).
 """
 
 import re
@@ -49,12 +49,21 @@ class ToolResources:
         self._exposed = exposed
 
     async def list_all(self, context: Any, params: Any) -> types.ListResourcesResult:
-        """List the tool list, then each tool, page by page. The last page has the resources of exposed servers."""
-        names, more = paginate(await run_in_thread(self._names, build_context(self._app, context)), params)
-        page = [types.Resource(name=name, uri=_tool_uri(name), mime_type=MARKDOWN) for name in names]
+        """List the tool list, then each tool, page by page.
+
+        The last page has the resources of exposed servers.
+        """
+        names, more = paginate(
+            await run_in_thread(self._names, build_context(self._app, context)), params
+        )
+        page = [
+            types.Resource(name=name, uri=_tool_uri(name), mime_type=MARKDOWN) for name in names
+        ]
         if parse_cursor(params) == 0:
             description = "All tools, one line each"
-            page.insert(0, types.Resource(name="tools", uri=TOOLS, description=description, mime_type=YAML))
+            page.insert(
+                0, types.Resource(name="tools", uri=TOOLS, description=description, mime_type=YAML)
+            )
         if more is None:
             page += (await self._exposed.resources(context))[0]
         return types.ListResourcesResult(resources=page, next_cursor=more)
@@ -68,18 +77,28 @@ class ToolResources:
         return types.ListResourceTemplatesResult(resource_templates=[template, *exposed])
 
     async def read(self, context: Any, params: types.ReadResourceRequestParams) -> Any:
-        if not params.uri.startswith(SCHEME) and (answer := await self._exposed.read(context, params)) is not None:
+        if (
+            not params.uri.startswith(SCHEME)
+            and (answer := await self._exposed.read(context, params)) is not None
+        ):
             return answer
         text, kind = await self._content(params.uri, build_context(self._app, context))
         content = types.TextResourceContents(uri=params.uri, mime_type=kind, text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def watch(self, context: Any, uri: str) -> Callable[[], Awaitable[None]] | None:
-        """Subscribe to a resource. Return the function that unsubscribes, or None if it is not available."""
+        """Subscribe to a resource.
+
+        Return the function that unsubscribes, or None if it is not available.
+        """
         if not uri.startswith(SCHEME):
             return await self._exposed.watch(context, uri)
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        return _do_nothing if uri == TOOLS or await self._is_known(name, build_context(self._app, context)) else None
+        return (
+            _do_nothing
+            if uri == TOOLS or await self._is_known(name, build_context(self._app, context))
+            else None
+        )
 
     async def complete(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
         """Return the names of tools that start with the argument's value."""
@@ -113,7 +132,11 @@ class ToolResources:
         return [entry.name for entry in self._app.registry.entries() if caller.admits(entry)]
 
     def _unknown_resource_message(self, uri: str, name: str, caller: ToolContext) -> str:
-        near = [_tool_uri(tool) for tool in self._app.registry.only(caller.admits).nearest(name)] if name else []
+        near = (
+            [_tool_uri(tool) for tool in self._app.registry.only(caller.admits).nearest(name)]
+            if name
+            else []
+        )
         guess = f".{did_you_mean(near)}" if near else ""
         return f"no resource {uri[:MAX_URI_CHARS]!r}{guess}\nHint: read {TOOLS} for all tools"
 
@@ -129,7 +152,9 @@ class SnippetPrompts:
             prompt.model_copy(update={"name": name})
             for name, (_, prompt) in (await self._exposed.prompts(context)).items()
         ]
-        prompts, more = paginate([*(_prompt(name, snippets[name]) for name in sorted(snippets)), *exposed], params)
+        prompts, more = paginate(
+            [*(_prompt(name, snippets[name]) for name in sorted(snippets)), *exposed], params
+        )
         return types.ListPromptsResult(prompts=prompts, next_cursor=more)
 
     async def get(self, context: Any, params: types.GetPromptRequestParams) -> Any:
@@ -141,17 +166,22 @@ class SnippetPrompts:
             code = await run_in_thread(expand_call, name, dict(params.arguments or {}), snippets)
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
-        fence = "`" * (1 + max(map(len, BACKTICKS.findall(code)), default=2))  # longer than any fence in the code
+        fence = "`" * (
+            1 + max(map(len, BACKTICKS.findall(code)), default=2)
+        )  # longer than any fence in the code
         message = types.TextContent(type="text", text=PROMPT.format(code=code, fence=fence))
         return types.GetPromptResult(
-            description=snippets[name].description, messages=[types.PromptMessage(role="user", content=message)]
+            description=snippets[name].description,
+            messages=[types.PromptMessage(role="user", content=message)],
         )
 
 
 def paginate(items: Sequence[Item], params: Any) -> tuple[list[Item], str | None]:
     """Return a page of a list and the cursor of the next page."""
     start = parse_cursor(params)
-    return list(items[start : start + PAGE_SIZE]), str(start + PAGE_SIZE) if start + PAGE_SIZE < len(items) else None
+    return list(items[start : start + PAGE_SIZE]), (
+        str(start + PAGE_SIZE) if start + PAGE_SIZE < len(items) else None
+    )
 
 
 async def _do_nothing() -> None:
@@ -163,7 +193,10 @@ def parse_cursor(params: Any) -> int:
     if cursor is None:
         return 0
     if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):  # noqa: PLR2004 - no list is that long
-        raise MCPError(types.INVALID_PARAMS, f"invalid cursor {cursor[:50]!r}: omit it to start at the first page")
+        raise MCPError(
+            types.INVALID_PARAMS,
+            f"invalid cursor {cursor[:50]!r}: omit it to start at the first page",
+        )
     return int(cursor)
 
 
@@ -173,7 +206,9 @@ def _tool_uri(name: str) -> str:
 
 def _prompt(name: str, snippet: Any) -> types.Prompt:
     arguments = [
-        types.PromptArgument(name=key, description=param.description or None, required=param.required)
+        types.PromptArgument(
+            name=key, description=param.description or None, required=param.required
+        )
         for key, param in snippet.params.items()
     ]
     return types.Prompt(name=name, description=snippet.description or None, arguments=arguments)

@@ -1,9 +1,9 @@
 """Support for MCP clients (assistants): locates, reads and extends their configuration files.
 
-`catalog` lists the clients, `start_command` determines the command that starts OneTool. `json_edit`, `toml_edit` and
-`yaml_edit` edit text and preserve everything else byte for byte; `text_files` reads and writes.
-`client_servers` finds the servers in a configuration, `translate` converts them to OneTool's settings, and
-`server_import` imports them.
+`catalog` lists the clients, `start_command` determines the command that starts OneTool.
+`json_edit`, `toml_edit` and `yaml_edit` edit text and preserve everything else byte for byte;
+`text_files` reads and writes. `client_servers` finds the servers in a configuration, `translate`
+converts them to OneTool's settings, and `server_import` imports them.
 
 Facts from the clients' documentation that this package relies on (November 2026):
 
@@ -18,7 +18,8 @@ Facts from the clients' documentation that this package relies on (November 2026
 | windsurf       | ~/.codeium/windsurf/mcp_config.json                   |                      | mcpServers           |
 | zed            | ~/.config/zed/settings.json, %APPDATA%/Zed on Windows | .zed/settings.json   | context_servers      |
 
-`<app data>` is ~/Library/Application Support on macOS, %APPDATA% on Windows, $XDG_CONFIG_HOME or ~/.config elsewhere.
+`<app data>` is ~/Library/Application Support on macOS, %APPDATA% on Windows, $XDG_CONFIG_HOME or
+~/.config elsewhere.
 
 | client         | keys of a server, in addition to command, args and env                   | variables in values      |
 |----------------|--------------------------------------------------------------------------|--------------------------|
@@ -36,5 +37,6 @@ Facts from the clients' documentation that this package relies on (November 2026
 | windsurf       | serverUrl or url, headers, disabled, disabledTools                       | ${env:X}, ${file:path}   |
 | zed            | url, headers, enabled; older: source, command {path, args, env}          |                          |
 
-Comments and trailing commas are accepted and kept in all JSON files, although only VS Code, Zed and Gemini allow them.
+Comments and trailing commas are accepted and kept in all JSON files, although only VS Code, Zed and
+Gemini allow them.
 """

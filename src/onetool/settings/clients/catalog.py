@@ -34,12 +34,19 @@ class Machine(NamedTuple):
             "app_data": app_data,
             "claude": env.get("CLAUDE_CONFIG_DIR") or home,
             "codex": env.get("CODEX_HOME") or home / ".codex",
-            "zed": {"darwin": home / ".config" / "zed", "win32": app_data / "Zed"}.get(self.system, xdg_config / "zed"),
+            "zed": (
+                {"darwin": home / ".config" / "zed", "win32": app_data / "Zed"}.get(
+                    self.system, xdg_config / "zed"
+                )
+            ),
         }
 
 
 class Client(NamedTuple):
-    """An MCP client. `has_working_dir` is False if it starts servers without a working directory of the user."""
+    """An MCP client.
+
+    `has_working_dir` is False if it starts servers without a working directory of the user.
+    """
 
     name: str
     title: str
@@ -76,7 +83,9 @@ class Client(NamedTuple):
 
 
 _ALL = (
-    Client("claude-code", "Claude Code", "mcpServers", "{claude}/.claude.json", ".mcp.json", typed=True),
+    Client(
+        "claude-code", "Claude Code", "mcpServers", "{claude}/.claude.json", ".mcp.json", typed=True
+    ),
     Client(
         "claude-desktop",
         "Claude Desktop",
@@ -84,11 +93,32 @@ _ALL = (
         "{app_data}/Claude/claude_desktop_config.json",
         has_working_dir=False,
     ),
-    Client("cursor", "Cursor", "mcpServers", "{home}/.cursor/mcp.json", ".cursor/mcp.json", typed=True),
-    Client("vscode", "VS Code", "servers", "{app_data}/Code/User/mcp.json", ".vscode/mcp.json", typed=True),
+    Client(
+        "cursor", "Cursor", "mcpServers", "{home}/.cursor/mcp.json", ".cursor/mcp.json", typed=True
+    ),
+    Client(
+        "vscode",
+        "VS Code",
+        "servers",
+        "{app_data}/Code/User/mcp.json",
+        ".vscode/mcp.json",
+        typed=True,
+    ),
     Client("codex", "Codex", "mcp_servers", "{codex}/config.toml", ".codex/config.toml"),
-    Client("gemini", "Gemini CLI", "mcpServers", "{home}/.gemini/settings.json", ".gemini/settings.json"),
-    Client("windsurf", "Windsurf", "mcpServers", "{home}/.codeium/windsurf/mcp_config.json", has_working_dir=False),
+    Client(
+        "gemini",
+        "Gemini CLI",
+        "mcpServers",
+        "{home}/.gemini/settings.json",
+        ".gemini/settings.json",
+    ),
+    Client(
+        "windsurf",
+        "Windsurf",
+        "mcpServers",
+        "{home}/.codeium/windsurf/mcp_config.json",
+        has_working_dir=False,
+    ),
     Client("zed", "Zed", "context_servers", "{zed}/settings.json", ".zed/settings.json"),
 )
 CLIENTS = {client.name: client for client in _ALL}

@@ -26,7 +26,10 @@ class NoServersError(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class ClientServers:
-    """The servers of one file and its digest. `inputs` are VS Code's input variables, `notes` messages for the user."""
+    """The servers of one file and its digest.
+
+    `inputs` are VS Code's input variables, `notes` messages for the user.
+    """
 
     file: Path
     servers: JsonMapping
@@ -64,31 +67,43 @@ def _parse(text: str, source: str) -> tuple[Any, tuple[str, ...]]:
         if source.endswith(".toml"):
             raise
         raise ToolError(
-            f"unknown format of {source}: expected a client's configuration (JSON or TOML) or an OpenAPI document "
-            "(with `openapi:` or `swagger:` at the top)"
+            f"unknown format of {source}: expected a client's configuration (JSON or TOML) or an"
+            " OpenAPI document (with `openapi:` or `swagger:` at the top)"
         ) from None
 
 
 def _find_duplicates(document: json_edit.JsonDocument, root: json_edit.Node) -> Iterable[str]:
     for member in document.members(root):
-        servers = document.members(member) if member.key in _KEYS and isinstance(member.value, dict) else []
+        servers = (
+            document.members(member)
+            if member.key in _KEYS and isinstance(member.value, dict)
+            else []
+        )
         counts = Counter(server.key for server in servers)
         for server in {server.key: server for server in servers}.values():
             if counts[server.key] > 1:
                 line = line_number(document.text, server.key_start)
-                yield f"{document.source}:{line}: duplicate server {server.key}; the last one is used"
+                yield (
+                    f"{document.source}:{line}: duplicate server {server.key}; the last one is used"
+                )
 
 
 def _collect_servers(data: Any, source: str, directory: Path) -> tuple[JsonObject, list[str]]:
     if not isinstance(data, dict):
         raise ToolError(f"invalid configuration {source}: expected an object")
     holders = [data, *([data["mcp"]] if isinstance(data.get("mcp"), dict) else [])]
-    found = [holder[key] for holder in holders for key in _KEYS if isinstance(holder.get(key), dict)]
+    found = [
+        holder[key] for holder in holders for key in _KEYS if isinstance(holder.get(key), dict)
+    ]
     project, notes = _find_project_servers(data.get("projects"), directory)
     if project:
         found.append(project)
     keys = {"command", "url", "serverUrl", "httpUrl"}
-    if not found and data and all(isinstance(server, dict) and keys & server.keys() for server in data.values()):
+    if (
+        not found
+        and data
+        and all(isinstance(server, dict) and keys & server.keys() for server in data.values())
+    ):
         found = [data]  # a bare `{name: {command: ...}}`, as READMEs show it
     if not found and not notes and not any(key in holder for holder in holders for key in _KEYS):
         raise NoServersError(f"no servers in {source}: looked for {', '.join(_KEYS)}")
@@ -96,7 +111,9 @@ def _collect_servers(data: Any, source: str, directory: Path) -> tuple[JsonObjec
 
 
 def _find_project_servers(projects: Any, directory: Path) -> tuple[JsonObject, list[str]]:
-    """Return the private servers of a directory, which Claude Code keeps in ~/.claude.json under its path."""
+    """Return the private servers of a directory, which Claude Code keeps in ~/.claude.json under
+    its path.
+    """
     own: JsonObject = {}
     others = []
     for path, project in projects.items() if isinstance(projects, dict) else ():
@@ -111,6 +128,8 @@ def _find_project_servers(projects: Any, directory: Path) -> tuple[JsonObject, l
 
 def _read_inputs(data: Any) -> dict[str, JsonMapping]:
     holders = [data, data.get("mcp")] if isinstance(data, dict) else []
-    lists = [holder["inputs"] for holder in holders if isinstance(holder, dict) and "inputs" in holder]
+    lists = [
+        holder["inputs"] for holder in holders if isinstance(holder, dict) and "inputs" in holder
+    ]
     every = [item for items in lists if isinstance(items, list) for item in items]
     return {str(item["id"]): item for item in every if isinstance(item, dict) and "id" in item}

@@ -29,7 +29,9 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def verify(edited: str, read: Callable[[str], Any], wanted: Any, message: str) -> str:
-    """Return the edited text if it parses to the expected data; otherwise raise an error with this message."""
+    """Return the edited text if it parses to the expected data; otherwise raise an error with this
+    message.
+    """
     try:
         if read(edited) == wanted:
             return edited
@@ -74,5 +76,9 @@ def merge_entry(old: Any, new: JsonMapping, updated_keys: Sequence[str]) -> Json
     if not isinstance(old, dict):
         return dict(new)
     update = {key: new[key] for key in updated_keys if key in new}
-    mappings = {key for key, value in update.items() if isinstance(value, dict) and isinstance(old.get(key), dict)}
+    mappings = {
+        key
+        for key, value in update.items()
+        if isinstance(value, dict) and isinstance(old.get(key), dict)
+    }
     return {**update, **{key: {**old[key], **update[key]} for key in mappings}}

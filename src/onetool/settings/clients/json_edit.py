@@ -1,8 +1,8 @@
 """Reads JSON with comments and trailing commas, and adds members to it without changing the rest.
 
-Comments and trailing commas are replaced by spaces, so that positions stay the same, and the standard library parses
-the result. A new entry is only inserted. In an existing entry, only changed values are replaced. If a key occurs twice,
-the last one wins, as in other JSON parsers.
+Comments and trailing commas are replaced by spaces, so that positions stay the same, and the
+standard library parses the result. A new entry is only inserted. In an existing entry, only changed
+values are replaced. If a key occurs twice, the last one wins, as in other JSON parsers.
 """
 
 import json
@@ -29,7 +29,9 @@ from onetool_child.json_types import JsonMapping
 
 TOO_DEEP = "is nested too deeply"
 _TOKEN = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|//[^\r\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-_COMMA = re.compile(r'"(?:[^"\\\r\n]|\\.)*+"?|[\[{][ \t\r\n]*,|,(?=[ \t\r\n]*[\]}])')  # `[,` stays invalid
+_COMMA = re.compile(
+    r'"(?:[^"\\\r\n]|\\.)*+"?|[\[{][ \t\r\n]*,|,(?=[ \t\r\n]*[\]}])'
+)  # `[,` stays invalid
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENTS_TO_LINE_END = re.compile(r"(?:[ \t]*/\*(?:(?!\*/)[^\r\n])*\*/)*(?:[ \t]*//[^\r\n]*)?")
 _COMMENTS_IN_LINE = re.compile(r"(?:[ \t]*/\*(?:(?!\*/)[^\r\n])*\*/)*")
@@ -61,15 +63,21 @@ class JsonDocument:
     def __init__(self, text: str, source: str) -> None:
         self.text = text
         self.source = source
-        self.uncommented = _TOKEN.sub(self._blank, " " + text[1:] if text.startswith("\ufeff") else text)
-        self._plain = _COMMA.sub(lambda found: " " if found[0] == "," else found[0], self.uncommented)
+        self.uncommented = _TOKEN.sub(
+            self._blank, " " + text[1:] if text.startswith("\ufeff") else text
+        )
+        self._plain = _COMMA.sub(
+            lambda found: " " if found[0] == "," else found[0], self.uncommented
+        )
         start = self.skip(0)
         try:
             value = _DECODER.decode(self._plain) if start < len(text) else None
         except json.JSONDecodeError as error:
             raise self.error(error.pos, f"is not valid JSON: {error.msg}") from None
         except ValueError as error:  # NaN, or more digits than Python reads
-            raise ConfigError(f"{source}: is not valid JSON: {error}", location=Location(source)) from None
+            raise ConfigError(
+                f"{source}: is not valid JSON: {error}", location=Location(source)
+            ) from None
         except RecursionError:
             raise self.error(start, TOO_DEEP) from None
         self.root = Node("", start, start, start, len(text), value) if start < len(text) else None
@@ -111,16 +119,25 @@ def parse(text: str, source: str) -> Any:
     return {} if root is None else root.value
 
 
-def edits_for(text: str, source: str, path: Sequence[str], new: JsonMapping, updated_keys: Sequence[str]) -> list[Edit]:
-    """Return the edits that put `new` at the path. In an existing entry, only the keys in `updated_keys` change."""
+def edits_for(
+    text: str, source: str, path: Sequence[str], new: JsonMapping, updated_keys: Sequence[str]
+) -> list[Edit]:
+    """Return the edits that put `new` at the path.
+
+    In an existing entry, only the keys in `updated_keys` change.
+    """
     document = JsonDocument(text, source)
     if document.root is None:
         line_break = detect_line_break(text)
-        before = line_break if text.strip("\ufeff \t\r\n") and not text.endswith(("\n", "\r")) else ""
+        before = (
+            line_break if text.strip("\ufeff \t\r\n") and not text.endswith(("\n", "\r")) else ""
+        )
         rendered = json.dumps(replace_value({}, path, new), indent=2, ensure_ascii=False)
         return [insertion(len(text), before + rendered.replace("\n", line_break) + line_break)]
     edits = _Editor(document).edits(document.root, path, new, updated_keys)
-    message = f"cannot add {'.'.join(path)} to {source} without changing other lines; edit it manually"
+    message = (
+        f"cannot add {'.'.join(path)} to {source} without changing other lines; edit it manually"
+    )
     old = value_at(document.root.value, path)
     entry = {**(old or {}), **merge_entry(old, new, updated_keys)}
     wanted = replace_value(document.root.value, path, entry)
@@ -136,7 +153,9 @@ class _Editor:
         indented = re.search(r'[\r\n]([ \t]+)"', document.text)
         self._unit = indented[1] if indented else "  "
 
-    def edits(self, node: Node, path: Sequence[str], new: JsonMapping, updated_keys: Sequence[str]) -> list[Edit]:
+    def edits(
+        self, node: Node, path: Sequence[str], new: JsonMapping, updated_keys: Sequence[str]
+    ) -> list[Edit]:
         is_flat = False
         for depth in range(len(path) + 1):
             if not isinstance(node.value, dict):
@@ -161,11 +180,19 @@ class _Editor:
                 edits += self._update(found, value, self._is_flat(found, is_flat))
             elif found.value != value:
                 in_one_line = self._is_flat(found, True)
-                edits.append(Edit(found.start, found.end, self._render(value, self._indent(found.start), in_one_line)))
+                edits.append(
+                    Edit(
+                        found.start,
+                        found.end,
+                        self._render(value, self._indent(found.start), in_one_line),
+                    )
+                )
         return edits + (self._add(node, missing, is_flat) if missing else [])
 
     def _add(self, node: Node, new: JsonMapping, is_flat: bool) -> list[Edit]:
-        """Add after the last member and the comments in its line; the comma follows the value directly."""
+        """Add after the last member and the comments in its line; the comma follows the value
+        directly.
+        """
         members = self._document.members(node)
         if not members:
             return [self._add_first(node, new, is_flat)]
@@ -174,12 +201,20 @@ class _Editor:
         end = comma.end() if comma else last.end
         comments = (_COMMENTS_IN_LINE if is_flat else _COMMENTS_TO_LINE_END).match(self._text, end)
         at = comments.end() if comments else end
-        is_first = not self._text[line_start(self._text, last.key_start) : last.key_start].strip(" \t")
+        is_first = not self._text[line_start(self._text, last.key_start) : last.key_start].strip(
+            " \t"
+        )
         indent = self._indent(last.key_start) if is_first else self._indent(node.start) + self._unit
-        inserted = self._members(new, indent, is_flat, is_tight=self._text[last.key_end : last.start] == ":")
+        inserted = self._members(
+            new, indent, is_flat, is_tight=self._text[last.key_end : last.start] == ":"
+        )
         if comma:
             return [insertion(at, inserted + ",")]
-        return [insertion(end, "," + inserted)] if at == end else [insertion(end, ","), insertion(at, inserted)]
+        return (
+            [insertion(end, "," + inserted)]
+            if at == end
+            else [insertion(end, ","), insertion(at, inserted)]
+        )
 
     def _add_first(self, node: Node, new: JsonMapping, is_flat: bool) -> Edit:
         """Add to an object that is empty or contains only comments."""
@@ -188,7 +223,11 @@ class _Editor:
         if is_flat:
             return insertion(at, self._members(new, "", is_flat).strip())
         outer = self._indent(node.start)
-        closing = "" if {"\n", "\r"} & set(self._text[at : self._document.skip(at)]) else self._line_break + outer
+        closing = (
+            ""
+            if {"\n", "\r"} & set(self._text[at : self._document.skip(at)])
+            else self._line_break + outer
+        )
         return insertion(at, self._members(new, outer + self._unit, is_flat) + closing)
 
     def _members(self, new: JsonMapping, indent: str, is_flat: bool, is_tight: bool = False) -> str:
@@ -202,14 +241,18 @@ class _Editor:
 
     def _render(self, value: Any, indent: str, is_flat: bool, is_tight: bool = False) -> str:
         if is_flat:
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":") if is_tight else None)
+            return json.dumps(
+                value, ensure_ascii=False, separators=(",", ":") if is_tight else None
+            )
         lines = json.dumps(value, indent=self._unit, ensure_ascii=False)
         # Lists of arguments are written in one line.
         lines = _SHORT_LIST.sub(lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]", lines)
         return lines.replace("\n", self._line_break + indent)
 
     def _is_flat(self, node: Node, inherited: bool) -> bool:
-        """Return whether an object or list is written in one line; an empty object inherits it from its parent."""
+        """Return whether an object or list is written in one line; an empty object inherits it from
+        its parent.
+        """
         members = self._document.members(node) if isinstance(node.value, dict) else []
         inside = self._text[node.start : members[0].key_start if members else node.end]
         return not {"\n", "\r"} & set(inside) and (inherited or bool(members))
@@ -223,5 +266,7 @@ class _Editor:
         if len(found) > 1:
             lines = " and ".join(str(line_number(self._text, member.start)) for member in found)
             source = self._document.source
-            raise ConfigError(f"{source}: duplicate key {key} (lines {lines})", hint="delete one of them")
+            raise ConfigError(
+                f"{source}: duplicate key {key} (lines {lines})", hint="delete one of them"
+            )
         return found[0] if found else None

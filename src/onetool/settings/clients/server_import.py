@@ -1,4 +1,7 @@
-"""Imports servers of clients: selects and renames them and moves their secrets. Nothing is written here."""
+"""Imports servers of clients: selects and renames them and moves their secrets.
+
+Nothing is written here.
+"""
 
 import builtins
 import json
@@ -49,7 +52,9 @@ class ServerImport:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def import_servers(files: Iterable[ClientServers], target: ImportTarget, *, inline_secrets: bool) -> ServerImport:
+def import_servers(
+    files: Iterable[ClientServers], target: ImportTarget, *, inline_secrets: bool
+) -> ServerImport:
     """Import the servers from all files. If two have the same name, the first one wins."""
     importer = _Importer(target, inline_secrets)
     for found in files:
@@ -86,7 +91,10 @@ class _Importer:
         return Translator(directory, target.home, self._is_known, found.inputs, gemini)
 
     def _is_known(self, variable: str) -> bool:
-        return any(variable in names for names in (self._target.env, self._target.secrets, self.result.secrets))
+        return any(
+            variable in names
+            for names in (self._target.env, self._target.secrets, self.result.secrets)
+        )
 
     def _import_server(self, name: str, server: Any, translator: Translator) -> None:
         if is_ours(name, server):
@@ -105,19 +113,28 @@ class _Importer:
 
     def _add_or_skip(self, name: str, unique: str, entry: JsonObject) -> None:
         if unique != name:
-            self.result.notes.append(f"{name}: renamed to {unique}, because code needs a valid Python name")
+            self.result.notes.append(
+                f"{name}: renamed to {unique}, because code needs a valid Python name"
+            )
         old = self._target.servers.get(unique)
         if old is None:
             self.result.servers[unique] = entry
         elif _normalize(old) == _normalize(entry):
             self.result.notes.append(f"{unique}: already imported")
         else:
-            self.result.notes.append(f"{unique}: skipped, because a server of this name exists with other settings")
+            self.result.notes.append(
+                f"{unique}: skipped, because a server of this name exists with other settings"
+            )
 
     def _choose_name(self, name: str) -> str:
         """Return a valid Python name that neither a pack nor another imported server has."""
         plain = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", name)).strip("_") or "server"
-        if not plain.isidentifier() or iskeyword(plain) or plain in self._target.packs or hasattr(builtins, plain):
+        if (
+            not plain.isidentifier()
+            or iskeyword(plain)
+            or plain in self._target.packs
+            or hasattr(builtins, plain)
+        ):
             plain = f"mcp_{plain}"
         unique = next(one for one in _number_names(plain) if one not in self._names)
         self._names.add(unique)
@@ -128,7 +145,10 @@ class _Importer:
         changed = dict(entry)
         for key in ("env", "headers"):
             if key in entry:
-                changed[key] = {name: self._replace_value(server, name, entry[key][name], key) for name in entry[key]}
+                changed[key] = {
+                    name: self._replace_value(server, name, entry[key][name], key)
+                    for name in entry[key]
+                }
         if "args" in entry:
             named = zip(names_before(entry["args"]), entry["args"], strict=True)
             changed["args"] = [self._replace_secrets(server, name, value) for name, value in named]
@@ -158,17 +178,23 @@ class _Importer:
         return f"${{{name}}}"
 
     def _set_project_directory(self, entry: JsonObject, directory: Path) -> JsonObject:
-        """Set `cwd` for relative paths, because a server of the user's settings starts in a private directory."""
+        """Set `cwd` for relative paths, because a server of the user's settings starts in a private
+        directory.
+        """
         if not self._target.is_user or "command" not in entry or "cwd" in entry:
             return entry
-        if any(_is_relative_path(word, directory) for word in (entry["command"], *entry.get("args", []))):
+        if any(
+            _is_relative_path(word, directory)
+            for word in (entry["command"], *entry.get("args", []))
+        ):
             return {**entry, "cwd": PROJECT}
         return entry
 
     def _warn_about_secrets(self, name: str, entry: JsonMapping) -> None:
         if any(find_secrets(entry)):
             self.result.notes.append(
-                f"{name}: its settings contain a secret; run `onetool secret set NAME` and refer to it as ${{NAME}}"
+                f"{name}: its settings contain a secret; run `onetool secret set NAME` and refer to"
+                " it as ${NAME}"
             )
         if options := unclear_options(entry.get("args", ())):
             self.result.notes.append(
@@ -179,9 +205,18 @@ class _Importer:
 
 def _is_relative_path(word: str, directory: Path) -> bool:
     value = word.partition("=")[2] if word.startswith("-") else word
-    if not value or "://" in value or value.startswith(("/", "~", "$", "@")) or PureWindowsPath(value).drive:
+    if (
+        not value
+        or "://" in value
+        or value.startswith(("/", "~", "$", "@"))
+        or PureWindowsPath(value).drive
+    ):
         return False
-    return value in {".", ".."} or value.startswith(("./", "../")) or ("/" in value and (directory / value).exists())
+    return (
+        value in {".", ".."}
+        or value.startswith(("./", "../"))
+        or ("/" in value and (directory / value).exists())
+    )
 
 
 def _normalize(server: Any) -> str:

@@ -1,8 +1,9 @@
 """Determines the command with which a client starts the running OneTool.
 
-It is the absolute path of the executable, because desktop clients do not know the PATH of the user's shell. If uvx runs
-OneTool, the executable is in a cache that uv may delete, so the command is uvx with the same source. No other command
-installs from a registry, so that no client ever starts a package of somebody else.
+It is the absolute path of the executable, because desktop clients do not know the PATH of the
+user's shell. If uvx runs OneTool, the executable is in a cache that uv may delete, so the command
+is uvx with the same source. No other command installs from a registry, so that no client ever
+starts a package of somebody else.
 """
 
 import json
@@ -26,8 +27,13 @@ class OneToolCommand(NamedTuple):
     note: str = ""
 
 
-def find_start_command(interpreter: Path, direct_url: str | None, which: Which = shutil.which) -> OneToolCommand:
-    """Return the command. `interpreter` is Python's path, `direct_url` what direct_url.json contains."""
+def find_start_command(
+    interpreter: Path, direct_url: str | None, which: Which = shutil.which
+) -> OneToolCommand:
+    """Return the command.
+
+    `interpreter` is Python's path, `direct_url` what direct_url.json contains.
+    """
     names = (interpreter.parent / PROGRAM, interpreter.parent / f"{PROGRAM}.exe")
     beside = next(filter(Path.is_file, names), None)
     if beside is not None and not is_in_uv_cache(beside):
@@ -37,7 +43,9 @@ def find_start_command(interpreter: Path, direct_url: str | None, which: Which =
         return OneToolCommand(os.path.abspath(found))  # noqa: PTH100 - keeps links, whose targets change with updates
     if is_in_uv_cache(interpreter):
         return _build_uvx_command(direct_url, which)
-    return OneToolCommand(str(interpreter), ("-c", "from onetool.cli.main import main; raise SystemExit(main())"))
+    return OneToolCommand(
+        str(interpreter), ("-c", "from onetool.cli.main import main; raise SystemExit(main())")
+    )
 
 
 def is_in_uv_cache(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """Reads and atomically replaces a user's file.
 
-Links and file modes are kept, and the old content is saved as `.bak`. The file is replaced only if it has not changed
-since it was read.
+Links and file modes are kept, and the old content is saved as `.bak`. The file is replaced only if
+it has not changed since it was read.
 """
 
 import difflib
@@ -64,27 +64,37 @@ def _read_bytes(path: Path) -> bytes | None:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     if len(raw) > MAX_BYTES:
-        raise ConfigError(f"{path}: too large (more than {MAX_BYTES:,} bytes)", hint="edit it manually")
+        raise ConfigError(
+            f"{path}: too large (more than {MAX_BYTES:,} bytes)", hint="edit it manually"
+        )
     return raw
 
 
-def write(before: TextFile, text: str, *, mode: int | None = None, keep: bool = True) -> Path | None:
+def write(
+    before: TextFile, text: str, *, mode: int | None = None, keep: bool = True
+) -> Path | None:
     """Replace the file by the new text and return the backup, if there is one."""
     target = Path(os.path.realpath(before.path))
     try:
-        # Replacing a file needs no write permission on it, but a read-only file must not be replaced.
+        # Replacing a file needs no write permission on it, but a read-only file must not be
+        # replaced.
         if target.exists() and not (target.stat().st_mode & 0o222 and os.access(target, os.W_OK)):
-            raise ToolError(f"{target} is read-only", hint=f"make it writable: chmod u+w {quote(str(target))}")
+            raise ToolError(
+                f"{target} is read-only", hint=f"make it writable: chmod u+w {quote(str(target))}"
+            )
         target.parent.mkdir(parents=True, exist_ok=True)
         with atomic.replacing(target) as temporary:
             _create(temporary, text.encode("utf-8"), _mode_for(target) if mode is None else mode)
             if _read_bytes(before.path) != before.raw:
                 raise ToolError(
-                    f"{before.path} was changed by another program; nothing was written", hint="run the command again"
+                    f"{before.path} was changed by another program; nothing was written",
+                    hint="run the command again",
                 )
             backup = back_up(before) if keep else None
     except OSError as error:
-        raise StorageError(f"cannot write {before.path}: {error.strerror or error}; nothing was changed") from None
+        raise StorageError(
+            f"cannot write {before.path}: {error.strerror or error}; nothing was changed"
+        ) from None
     return backup
 
 
@@ -109,7 +119,9 @@ def _create(path: Path, content: bytes, mode: int | None) -> None:
 
 
 def back_up(before: TextFile) -> Path | None:
-    """Write the content that a file had when it was read to a new file beside it, and return that; None without one."""
+    """Write the content that a file had when it was read to a new file beside it, and return that;
+    None without one.
+    """
     if before.raw is None:
         return None
     for suffix in chain([".bak"], (f".bak.{number}" for number in count(1))):
@@ -126,7 +138,10 @@ def diff(before: TextFile, text: str, redact: Callable[[str], str] = str) -> str
     """Return the changes as a unified diff, without secrets in context lines."""
     both = (side.removeprefix("\ufeff").splitlines() for side in (before.text, text))
     old, new = (
-        [line if len(line) <= _MAX_LINE_LENGTH else f"... a line of {len(line):,} characters" for line in lines]
+        [
+            line if len(line) <= _MAX_LINE_LENGTH else f"... a line of {len(line):,} characters"
+            for line in lines
+        ]
         for lines in both
     )
     same = count_common(old, new)
@@ -140,7 +155,9 @@ def diff(before: TextFile, text: str, redact: Callable[[str], str] = str) -> str
         name,
         lineterm="",
     )
-    return redact("\n".join(_HUNK.sub(lambda found: _shift_hunk(found, skipped), line) for line in lines))
+    return redact(
+        "\n".join(_HUNK.sub(lambda found: _shift_hunk(found, skipped), line) for line in lines)
+    )
 
 
 def _shift_hunk(found: re.Match[str], skipped: int) -> str:

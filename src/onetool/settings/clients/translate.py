@@ -30,7 +30,10 @@ _SUPPORTED_KEYS = frozenset({
 
 @dataclass(slots=True)
 class Translator:
-    """A translator for the servers of one file. `missing` collects the variables for which `is_known` is False."""
+    """A translator for the servers of one file.
+
+    `missing` collects the variables for which `is_known` is False.
+    """
 
     directory: Path
     home: Path
@@ -41,7 +44,9 @@ class Translator:
     missing: dict[str, str] = field(default_factory=dict)
 
     def translate(self, name: str, server: JsonMapping) -> JsonObject | None:
-        """Return the entry for onetool.yaml; None if the server cannot be imported, with the reason in `notes`."""
+        """Return the entry for onetool.yaml; None if the server cannot be imported, with the reason
+        in `notes`.
+        """
         raw = _flatten(server)
         entry = (
             self._translate_remote(name, raw)
@@ -63,7 +68,10 @@ class Translator:
         if args := raw.get("args"):
             entry["args"] = [self._translate_string(name, arg) for arg in _to_list(args)]
         # Codex passes these on from its own environment.
-        passed = [each.get("name") if isinstance(each, Mapping) else each for each in _to_list(raw.get("env_vars"))]
+        passed = [
+            each.get("name") if isinstance(each, Mapping) else each
+            for each in _to_list(raw.get("env_vars"))
+        ]
         forwarded = {each: self._make_reference(each) for each in passed if isinstance(each, str)}
         if env := {**self._translate_strings(name, raw.get("env")), **forwarded}:
             entry["env"] = env
@@ -79,7 +87,9 @@ class Translator:
         transport = self._detect_transport(raw, key)
         if transport is None:
             kind = raw.get("type") or raw.get("transport")
-            self.notes.append(f"{name}: skipped, because transport {kind} is not supported (expected http or sse)")
+            self.notes.append(
+                f"{name}: skipped, because transport {kind} is not supported (expected http or sse)"
+            )
             return None
         entry: JsonObject = {"url": self._translate_string(name, raw[key])}
         if headers := self._translate_headers(name, raw):
@@ -89,7 +99,9 @@ class Translator:
         return entry
 
     def _detect_transport(self, raw: JsonMapping, key: str) -> str | None:
-        kind = next((raw[word] for word in ("type", "transport", "transportType") if raw.get(word)), None)
+        kind = next(
+            (raw[word] for word in ("type", "transport", "transportType") if raw.get(word)), None
+        )
         if kind is not None and str(kind).lower() != "stdio":
             return _TRANSPORTS.get(str(kind).lower())
         has_sse_path = str(raw[key]).rstrip("/").endswith("/sse")
@@ -109,7 +121,11 @@ class Translator:
     def _translate_strings(self, name: str, mapping: Any) -> dict[str, str]:
         if not isinstance(mapping, Mapping):
             return {}
-        return {str(key): self._translate_string(name, value) for key, value in mapping.items() if value is not None}
+        return {
+            str(key): self._translate_string(name, value)
+            for key, value in mapping.items()
+            if value is not None
+        }
 
     def _translate_string(self, name: str, value: Any) -> str:
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
@@ -129,7 +145,9 @@ class Translator:
             return self._editor_variables[inside]
         if _PLAIN.fullmatch(inside):
             return self._make_reference(inside)
-        self.notes.append(f"{name}: unknown variable {found[0]} was kept; replace it with its value")
+        self.notes.append(
+            f"{name}: unknown variable {found[0]} was kept; replace it with its value"
+        )
         return f"${found[0]}"
 
     @property
@@ -145,7 +163,9 @@ class Translator:
         }
 
     def _make_reference(self, inside: str) -> str:
-        """Return a reference with an empty default if the variable is not set, which would be an error otherwise."""
+        """Return a reference with an empty default if the variable is not set, which would be an
+        error otherwise.
+        """
         name, default, _ = inside.partition(":-")
         if default or self.is_known(name):
             return f"${{{inside}}}"
@@ -156,7 +176,9 @@ class Translator:
         variable = re.sub(r"\W+", "_", ident, flags=re.ASCII).upper().strip("_")
         variable = variable if variable and not variable[0].isdigit() else f"INPUT_{variable}"
         definition = self.inputs.get(ident, {})
-        if isinstance(definition.get("default"), str) and not set(definition["default"]) & set("{}"):
+        if isinstance(definition.get("default"), str) and not set(definition["default"]) & set(
+            "{}"
+        ):
             return f"${{{variable}:-{definition['default']}}}"
         if not self.is_known(variable):
             self.missing[variable] = str(definition.get("description", ""))
@@ -168,7 +190,9 @@ def is_ours(name: str, server: Any) -> bool:
     if name.casefold() == ENTRY:
         return True
     raw = _flatten(server) if isinstance(server, Mapping) else {}
-    program = PureWindowsPath(str(raw.get("command", ""))).stem.casefold()  # accepts both kinds of slashes
+    program = PureWindowsPath(
+        str(raw.get("command", ""))
+    ).stem.casefold()  # accepts both kinds of slashes
     words = [str(arg) for arg in _to_list(raw.get("args"))]
     if program not in {"uv", "uvx", "pipx"}:
         return program == ENTRY
@@ -182,12 +206,16 @@ def _escape_invalid(found: re.Match[str]) -> str:
 
 
 def _flatten(server: JsonMapping) -> JsonObject:
-    """Move nested keys to the top: older Zed nests them below `command`, other clients below `transport`."""
+    """Move nested keys to the top: older Zed nests them below `command`, other clients below
+    `transport`.
+    """
     raw = dict(server)
     for key in ("command", "transport"):
         if isinstance(inner := raw.get(key), Mapping):
             del raw[key]
-            raw |= {"command" if word == "path" else str(word): value for word, value in inner.items()}
+            raw |= {
+                "command" if word == "path" else str(word): value for word, value in inner.items()
+            }
     return raw
 
 

@@ -9,7 +9,13 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from onetool.errors import ConfigError
-from onetool.settings.clients.edits import Edit, apply_edits, detect_line_break, insertion, replace_value
+from onetool.settings.clients.edits import (
+    Edit,
+    apply_edits,
+    detect_line_break,
+    insertion,
+    replace_value,
+)
 from onetool.settings.clients.yaml_nodes import (
     KeyPath,
     Place,
@@ -63,7 +69,9 @@ def remove_value(text: str, source: str, path: Sequence[str]) -> str:
 
 def update(text: str, source: str, wanted: JsonMapping, *, typed: bool = True) -> str:
     """Return the text with this data. Only what differs is changed."""
-    edited = _Editor(text, source).change((), parse_mapping(text, source, typed=typed), dict(wanted))
+    edited = _Editor(text, source).change(
+        (), parse_mapping(text, source, typed=typed), dict(wanted)
+    )
     try:
         if _is_equal(parse_mapping(edited, source, typed=typed), dict(wanted)):
             return edited
@@ -74,11 +82,15 @@ def update(text: str, source: str, wanted: JsonMapping, *, typed: bool = True) -
 
 def _is_equal(one: Any, other: Any) -> bool:
     """Return whether two values are equal as JSON, where `true` differs from `1`."""
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(other, sort_keys=True, default=str)
+    return json.dumps(one, sort_keys=True, default=str) == json.dumps(
+        other, sort_keys=True, default=str
+    )
 
 
 def _not_editable(source: str) -> ConfigError:
-    return ConfigError(f"cannot make this change in {source}: its YAML is too unusual", hint="edit it manually")
+    return ConfigError(
+        f"cannot make this change in {source}: its YAML is too unusual", hint="edit it manually"
+    )
 
 
 class _Editor:
@@ -106,8 +118,14 @@ class _Editor:
             self.change((*path, name), old[name], new[name])
         added = {name: value for name, value in new.items() if name not in old}
         if added:
-            self._apply(self._add_at_end(added) if not path else add_entries(self._text, self._find(path), added))
-        for name in [name for name in old if name not in new]:  # at last: a mapping in block style cannot be empty
+            self._apply(
+                self._add_at_end(added)
+                if not path
+                else add_entries(self._text, self._find(path), added)
+            )
+        for name in [
+            name for name in old if name not in new
+        ]:  # at last: a mapping in block style cannot be empty
             self._apply(remove_member(self._text, self._find(path).value, name))
 
     def _add_at_end(self, new: JsonMapping) -> Edit:
@@ -122,8 +140,13 @@ class _Editor:
 
     def _change_items(self, path: KeyPath, old: list[Any], new: list[Any]) -> None:
         """Change the items that differ, from the last to the first, so that positions stay valid."""
-        before, after = ([json.dumps(item, sort_keys=True, default=str) for item in items] for items in (old, new))
-        for _, start, end, first, last in reversed(SequenceMatcher(None, before, after, autojunk=False).get_opcodes()):
+        before, after = (
+            [json.dumps(item, sort_keys=True, default=str) for item in items]
+            for items in (old, new)
+        )
+        for _, start, end, first, last in reversed(
+            SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+        ):
             common = min(end - start, last - first)
             for index in reversed(range(start + common, end)):
                 self._apply(*remove_at(self._text, self._find(path), index))
@@ -135,7 +158,11 @@ class _Editor:
     def _insert(self, path: KeyPath, index: int, items: list[Any]) -> None:
         place = self._find(path)
         is_end = index >= len(place.value.value)
-        edit = add_entries(self._text, place, items) if is_end else insert_items(self._text, place.value, index, items)
+        edit = (
+            add_entries(self._text, place, items)
+            if is_end
+            else insert_items(self._text, place.value, index, items)
+        )
         self._apply(edit)
 
     def _find(self, path: KeyPath) -> Place:

@@ -15,7 +15,9 @@ KeyPath = tuple[str | int, ...]
 
 
 class Place(NamedTuple):
-    """A value, its key (None for an item of a list) and whether a collection around it is in flow style."""
+    """A value, its key (None for an item of a list) and whether a collection around it is in flow
+    style.
+    """
 
     key: Any
     value: Any
@@ -43,7 +45,9 @@ def find_place(root: Any, path: KeyPath) -> Place | None:
         if isinstance(step, int):
             found = entries[step] if step < len(entries) else None
         else:
-            found = next((pair for pair in entries if pair[0] is not None and pair[0].value == step), None)
+            found = next(
+                (pair for pair in entries if pair[0] is not None and pair[0].value == step), None
+            )
         if found is None:
             return None
         key, value = found
@@ -51,20 +55,27 @@ def find_place(root: Any, path: KeyPath) -> Place | None:
     return place
 
 
-# --- adding ----------------------------------------------------------------------------------------------------------
+# --- adding ---------------------------------------------------------------------------------------
 
 
 def add_entries(text: str, place: Place, new: JsonMapping | list[Any]) -> Edit:
     """Return the edit that adds members to a mapping or items to the end of a list."""
     value = place.value
     line_break = detect_line_break(text)
-    if value.value in ("", []) or value.tag.endswith(":null"):  # `servers:` and `servers: {}` are empty
+    if value.value in ("", []) or value.tag.endswith(
+        ":null"
+    ):  # `servers:` and `servers: {}` are empty
         return replace_at(
-            text, place, dict(new) if isinstance(new, Mapping) else new, as_block=isinstance(new, Mapping)
+            text,
+            place,
+            dict(new) if isinstance(new, Mapping) else new,
+            as_block=isinstance(new, Mapping),
         )
     if value.flow_style:
         last = value.value[-1]
-        return insertion((last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}")
+        return insertion(
+            (last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}"
+        )
     # After the last line of the last entry, before the comments and empty lines that follow it.
     lines = render_lines(new, " " * value.start_mark.column)
     end = find_end(value)
@@ -87,7 +98,7 @@ def insert_items(text: str, value: Any, index: int, items: list[Any]) -> Edit:
     return insertion(start, "".join(line + line_break for line in lines))
 
 
-# --- replacing -------------------------------------------------------------------------------------------------------
+# --- replacing ------------------------------------------------------------------------------------
 
 
 def replace_at(text: str, place: Place, new: Any, *, as_block: bool = False) -> Edit:
@@ -105,7 +116,9 @@ def replace_at(text: str, place: Place, new: Any, *, as_block: bool = False) -> 
         if is_collection and key is not None:  # the comment behind the key stays
             colon = text.index(":", key.end_mark.index) + 1
             behind = text[colon : find_line_end(text, colon)]
-            return Edit(colon, end if ending else find_line_end(text, end), f" {flow(new)}{behind}{ending}")
+            return Edit(
+                colon, end if ending else find_line_end(text, end), f" {flow(new)}{behind}{ending}"
+            )
         is_next_to_colon = text[start - 1 : start] == ":"
         return Edit(start, end, f"{' ' * is_next_to_colon}{flow(new)}{ending}")
     colon = text.index(":", key.end_mark.index) + 1
@@ -116,7 +129,7 @@ def replace_at(text: str, place: Place, new: Any, *, as_block: bool = False) -> 
     return Edit(colon, end if is_collection or ending else comment_end, block)
 
 
-# --- removing --------------------------------------------------------------------------------------------------------
+# --- removing -------------------------------------------------------------------------------------
 
 
 def remove_member(text: str, mapping: Any, name: str) -> Edit:
@@ -144,11 +157,17 @@ def remove_at(text: str, place: Place, index: int) -> list[Edit]:
     value = place.value
     items = value.value
     item = value.value[index]
-    if not value.flow_style:  # from the line break before the dash to the one behind the item, which stays
+    if (
+        not value.flow_style
+    ):  # from the line break before the dash to the one behind the item, which stays
         start = line_start(text, text.rindex("-", 0, item.start_mark.index)) - 1
         start -= text[start - 1 : start + 1] == "\r\n"
         lines = Edit(start, find_line_end(text, find_end(item)), "")
-        return [lines] if len(items) > 1 else [insertion(text.index(":", key.end_mark.index) + 1, " []"), lines]
+        return (
+            [lines]
+            if len(items) > 1
+            else [insertion(text.index(":", key.end_mark.index) + 1, " []"), lines]
+        )
     if len(items) == 1:
         return [Edit(value.start_mark.index, value.end_mark.index, "[]")]
     if index + 1 < len(items):
@@ -156,11 +175,14 @@ def remove_at(text: str, place: Place, index: int) -> list[Edit]:
     return [Edit(items[index - 1].end_mark.index, item.end_mark.index, "")]
 
 
-# --- positions -------------------------------------------------------------------------------------------------------
+# --- positions ------------------------------------------------------------------------------------
 
 
 def find_end(node: Any) -> int:
-    """Return the end of the last value inside a node. The end of a block collection is that of the next token."""
+    """Return the end of the last value inside a node.
+
+    The end of a block collection is that of the next token.
+    """
     while not isinstance(node.value, str) and node.value and not node.flow_style:
         last = node.value[-1]
         node = last[1] if isinstance(last, tuple) else last

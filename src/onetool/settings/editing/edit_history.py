@@ -1,7 +1,7 @@
 """The last edits of settings, with what is needed to undo them.
 
-The history is a file of the user's directory that only the user can read, because it contains old texts of settings
-files. The history of settings in a store is in the store.
+The history is a file of the user's directory that only the user can read, because it contains old
+texts of settings files. The history of settings in a store is in the store.
 """
 
 import json
@@ -54,10 +54,11 @@ class EditedItem:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """An edit. `difference` contains the names of secrets that it set or deleted, and no values of secrets.
+    """An edit. `difference` contains the names of secrets that it set or deleted, and no values of
+    secrets.
 
-    `paths` are all files that it changed, and `files` those that undoing it restores. A change of a token has none, so
-    that nobody brings a revoked token back.
+    `paths` are all files that it changed, and `files` those that undoing it restores. A change of a
+    token has none, so that nobody brings a revoked token back.
     """
 
     id: str
@@ -107,7 +108,9 @@ class EditHistory:
 
     @contextmanager
     def adding(self, entry: HistoryEntry) -> Iterator[None]:
-        """Add the edit that the block makes. If the history cannot be read or written, the block does not run.
+        """Add the edit that the block makes.
+
+        If the history cannot be read or written, the block does not run.
 
         The caller holds the lock of the settings files.
         """
@@ -139,7 +142,13 @@ class StoredHistory(EditHistory):
 
 
 def new_entry(
-    action: str, names: Iterable[str], *, actor: str, transport: str, difference: str = "", **undo: Any
+    action: str,
+    names: Iterable[str],
+    *,
+    actor: str,
+    transport: str,
+    difference: str = "",
+    **undo: Any,
 ) -> HistoryEntry:
     """Return an edit made now. `undo` are the fields that undoing it needs, if that is possible."""
     entry_id = os.urandom(8).hex()
@@ -173,6 +182,8 @@ def _unreadable(source: Path | str, error: Exception | str) -> ToolError:
 
 def _render_history(entries: Sequence[HistoryEntry]) -> str:
     kept = ENTRIES.dump_python(list(entries[:MAX_ENTRIES]), mode="json")
-    while len(text := json.dumps({"version": VERSION, "entries": kept})) > MAX_BYTES and len(kept) > 1:
+    while (
+        len(text := json.dumps({"version": VERSION, "entries": kept})) > MAX_BYTES and len(kept) > 1
+    ):
         kept.pop()
     return text

@@ -1,4 +1,6 @@
-"""An edit of settings that was planned: its texts, its difference without secrets, and its entry in the history."""
+"""An edit of settings that was planned: its texts, its difference without secrets, and its entry in
+the history.
+"""
 
 import hashlib
 import json
@@ -12,7 +14,13 @@ from onetool.errors import ToolError
 from onetool.settings.clients import text_files, yaml_edit
 from onetool.settings.clients.text_files import TextFile
 from onetool.settings.contents import SettingsContents
-from onetool.settings.editing.edit_history import EditedFile, EditedItem, HistoryEntry, add_entry, new_entry
+from onetool.settings.editing.edit_history import (
+    EditedFile,
+    EditedItem,
+    HistoryEntry,
+    add_entry,
+    new_entry,
+)
 from onetool.settings.layers import STORED_CONFIG, STORED_SECRETS
 from onetool.settings.load import Loaded
 from onetool.settings.stored_settings import StoredSettings
@@ -40,7 +48,10 @@ class EditConflict(ToolError):
 
 @dataclass(frozen=True, slots=True)
 class SettingsItem:
-    """A named entry of a section as its file has it: with references instead of secrets. None if there is none."""
+    """A named entry of a section as its file has it: with references instead of secrets.
+
+    None if there is none.
+    """
 
     section: str
     name: str
@@ -50,7 +61,9 @@ class SettingsItem:
     @property
     def etag(self) -> str | None:
         """A digest of the value, the same on all replicas."""
-        return None if self.value is None else f'"{digest_text(json.dumps(self.value, default=str))}"'
+        return (
+            None if self.value is None else f'"{digest_text(json.dumps(self.value, default=str))}"'
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +129,14 @@ def check_secret_name(name: str) -> None:
 
 def check_sizes(changes: Sequence[ItemChange], secrets: Mapping[str, str | None]) -> None:
     """Raise if a value is too large."""
-    values = {f"{change.section}.{change.name}": json.dumps(change.value, default=str) for change in changes}
-    for name, value in {**values, **{f"secret {name}": value or "" for name, value in secrets.items()}}.items():
+    values = {
+        f"{change.section}.{change.name}": json.dumps(change.value, default=str)
+        for change in changes
+    }
+    for name, value in {
+        **values,
+        **{f"secret {name}": value or "" for name, value in secrets.items()},
+    }.items():
         if (size := len(value.encode("utf-8", "surrogatepass"))) > MAX_VALUE_BYTES:
             raise ToolError(f"{name} is too large: {size:,} bytes (at most {MAX_VALUE_BYTES:,})")
 
@@ -133,7 +152,9 @@ def describe_difference(
     before: Loaded,
     after: Loaded,
 ) -> str:
-    """Return the difference without secrets: those of secrets.yaml and what looks like one in the settings."""
+    """Return the difference without secrets: those of secrets.yaml and what looks like one in the
+    settings.
+    """
     hidden = {*before.secret_values, *after.secret_values}
     parts = []
     for edit in files:
@@ -159,7 +180,11 @@ def _list_token_hashes(data: JsonMapping) -> list[str]:
 
 def make_entry(planned: PlannedEdit, actor: str, transport: str) -> HistoryEntry:
     files = (
-        EditedFile(str(edit.before.path), None if edit.before.raw is None else edit.before.text, digest_text(edit.text))
+        EditedFile(
+            str(edit.before.path),
+            None if edit.before.raw is None else edit.before.text,
+            digest_text(edit.text),
+        )
         for edit in planned.files
     )
     return new_entry(
@@ -178,14 +203,19 @@ def make_entry(planned: PlannedEdit, actor: str, transport: str) -> HistoryEntry
 def change_stored(
     planned: PlannedEdit, entry: HistoryEntry, current: StoredSettings, history: str
 ) -> tuple[StoredSettings, str]:
-    """Return the settings in the store and their history after an edit. Raise EditConflict if they have changed."""
+    """Return the settings in the store and their history after an edit.
+
+    Raise EditConflict if they have changed.
+    """
     texts = {STORED_CONFIG: current.text, STORED_SECRETS: current.secrets}
     for edit in planned.edits:
         if texts[edit.before.path] != edit.before.text:
             raise make_conflict(edit)
         texts[edit.before.path] = edit.text
         if len(edit.text.encode()) > MAX_STORED_BYTES:
-            raise ToolError(f"{edit.before.path} would be too large (at most {MAX_STORED_BYTES:,} bytes)")
+            raise ToolError(
+                f"{edit.before.path} would be too large (at most {MAX_STORED_BYTES:,} bytes)"
+            )
     return StoredSettings(texts[STORED_CONFIG], texts[STORED_SECRETS]), add_entry(history, entry)
 
 

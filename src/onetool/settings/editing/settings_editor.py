@@ -1,8 +1,9 @@
 """Edits the settings files the way a careful person would.
 
-Comments, order and formatting are kept, the settings are validated as a whole before anything is written, and only the
-file that defines an entry is changed. `plan` computes an edit; `apply` writes it, unless a file has changed since then.
-`onetool.settings.editing.stored_editor` edits the settings in a store instead. All methods block.
+Comments, order and formatting are kept, the settings are validated as a whole before anything is
+written, and only the file that defines an entry is changed. `plan` computes an edit; `apply` writes
+it, unless a file has changed since then. `onetool.settings.editing.stored_editor` edits the
+settings in a store instead. All methods block.
 """
 
 import os
@@ -41,18 +42,25 @@ from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
 AGENTS = "agents"
-Document = tuple[TextFile, JsonObject, tuple[str, ...]]  # a file, its data, and the path of an entry in it
+Document = tuple[
+    TextFile, JsonObject, tuple[str, ...]
+]  # a file, its data, and the path of an entry in it
 FILE_KEYS = ("name", "version")  # of the file of an agent, which are not settings of the agent
 
 
 class SettingsEditor:
     """An editor of the settings files in these directories, which must be trusted.
 
-    What it has read stays the same until an edit is planned, so that an edit is based on one state. `files` are the
-    files as they were read for it.
+    What it has read stays the same until an edit is planned, so that an edit is based on one state.
+    `files` are the files as they were read for it.
     """
 
-    def __init__(self, directories: Directories, env: Mapping[str, str], files: SettingsContents | None = None) -> None:
+    def __init__(
+        self,
+        directories: Directories,
+        env: Mapping[str, str],
+        files: SettingsContents | None = None,
+    ) -> None:
         self._directories = directories
         self._env = env
         self._files = files or SettingsContents()
@@ -72,14 +80,16 @@ class SettingsEditor:
         return (directory or self._directories.data) / paths.SECRETS
 
     def list_layers(self, directory: Path) -> Iterator[tuple[Path, Path]]:
-        """Yield the files of settings and of secrets that new servers in a directory are compared with."""
+        """Yield the files of settings and of secrets that new servers in a directory are compared
+        with.
+        """
         yield self.get_config(directory), self.get_secrets(directory)
 
     def is_users(self, directory: Path) -> bool:
         """Return whether new entries in a directory are those of the user, and not of a project."""
         return os.path.realpath(directory) == os.path.realpath(self._directories.user)
 
-    # --- reading --------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def read_file(self, path: Path) -> TextFile:
         if path not in self._known:
@@ -104,24 +114,36 @@ class SettingsEditor:
         self._known = {}
 
     def find(self, section: str, name: str, directory: Path | None = None) -> SettingsItem:
-        """Return an entry from the file that defines it, in this directory, or else in the layer that wins."""
+        """Return an entry from the file that defines it, in this directory, or else in the layer
+        that wins.
+        """
         layers = [directory] if directory is not None else reversed(self._directories.layers)
         for file, data, prefix in self._list_documents(section, name, layers):
             found: Any = data
             for key in prefix:
                 found = found.get(key) if isinstance(found, dict) else None
             if found is not None or self._hides_files(file, data, section, name):
-                value = found if prefix else {key: each for key, each in data.items() if key not in FILE_KEYS}
+                value = (
+                    found
+                    if prefix
+                    else {key: each for key, each in data.items() if key not in FILE_KEYS}
+                )
                 return SettingsItem(section, name, file.path, value)
         is_users = section in USER_KEYS and self._directories.config_file is None
-        return SettingsItem(section, name, self.get_config(self._directories.user if is_users else directory), None)
+        return SettingsItem(
+            section, name, self.get_config(self._directories.user if is_users else directory), None
+        )
 
     def _hides_files(self, _file: TextFile, _data: JsonMapping, _section: str, _name: str) -> bool:
         """Return whether a document says that there is no such entry, whatever the next ones say."""
         return False
 
-    def _list_documents(self, section: str, name: str, layers: Iterable[Path]) -> Iterator[Document]:
-        """Yield the files of these directories that may define an entry, and the path of the entry in each."""
+    def _list_documents(
+        self, section: str, name: str, layers: Iterable[Path]
+    ) -> Iterator[Document]:
+        """Yield the files of these directories that may define an entry, and the path of the entry
+        in each.
+        """
         for directory in layers:
             file = self.read_file(self._directories.config_path(directory))
             yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
@@ -152,7 +174,7 @@ class SettingsEditor:
 
         return [entry for entry in self.history.list_entries() if all(map(is_here, entry.paths))]
 
-    # --- planning -------------------------------------------------------------------------------------------------
+    # --- planning ---------------------------------------------------------------------------------
 
     def plan(
         self,
@@ -163,10 +185,13 @@ class SettingsEditor:
         directory: Path | None = None,
         names: Iterable[str] = (),
     ) -> PlannedEdit:
-        """Return an edit that makes these changes. Raise ConfigError if the settings would be invalid.
+        """Return an edit that makes these changes.
 
-        `directory` is the settings directory that is changed, whatever others define; by default, entries are changed
-        where they are defined, and new entries and secrets are added to the data directory.
+        Raise ConfigError if the settings would be invalid.
+
+        `directory` is the settings directory that is changed, whatever others define; by default,
+        entries are changed where they are defined, and new entries and secrets are added to the
+        data directory.
         """
         check_sizes(changes, secrets or {})
         files: dict[Path, FileEdit] = {}
@@ -181,15 +206,25 @@ class SettingsEditor:
             items.append(EditedItem(change.section, change.name, item.value, change.value))
         secrets_file = self._plan_secrets(secrets or {}, self.get_secrets(directory))
         planned = names or dict.fromkeys([*(change.name for change in changes), *(secrets or {})])
-        return self._validate(action, tuple(planned), files, tuple(items), secrets_file=secrets_file, secrets=secrets)
+        return self._validate(
+            action, tuple(planned), files, tuple(items), secrets_file=secrets_file, secrets=secrets
+        )
 
     def plan_undo(self, entry_id: str) -> PlannedEdit:
-        """Return the edit that undoes one of the last edits. Raise EditConflict if an entry has changed since."""
+        """Return the edit that undoes one of the last edits.
+
+        Raise EditConflict if an entry has changed since.
+        """
         entry = next((entry for entry in self.list_changes() if entry.id == entry_id), None)
         if entry is None:
-            raise ToolError(f"no change {quote(entry_id)} in the history", hint="list them: onetool settings history")
+            raise ToolError(
+                f"no change {quote(entry_id)} in the history",
+                hint="list them: onetool settings history",
+            )
         if not entry.can_undo:
-            raise ToolError("this change cannot be undone: old values of secrets and tokens are not kept")
+            raise ToolError(
+                "this change cannot be undone: old values of secrets and tokens are not kept"
+            )
         files = {}
         for edited in entry.files:
             current = self.read_file(Path(edited.path))
@@ -197,7 +232,9 @@ class SettingsEditor:
                 files[current.path] = FileEdit(current, edited.before)
         if len(files) != len(entry.files):  # something else was changed since then
             return replace(self._undo_items(entry), undoes=entry.id)
-        items = tuple(EditedItem(item.section, item.name, item.after, item.before) for item in entry.items)
+        items = tuple(
+            EditedItem(item.section, item.name, item.after, item.before) for item in entry.items
+        )
         return replace(self._validate("settings.undo", entry.names, files, items), undoes=entry.id)
 
     def _undo_items(self, entry: HistoryEntry) -> PlannedEdit:
@@ -205,7 +242,10 @@ class SettingsEditor:
         for edited in entry.items:
             current = self.find(edited.section, edited.name)
             if current.value != edited.after:
-                message = f"{edited.section}.{edited.name} has changed since then, so the change cannot be undone"
+                message = (
+                    f"{edited.section}.{edited.name} has changed since then, so the change cannot"
+                    " be undone"
+                )
                 raise EditConflict(message, current)
             changes.append(ItemChange(edited.section, edited.name, edited.before))
         return self.plan("settings.undo", changes)
@@ -219,24 +259,36 @@ class SettingsEditor:
         is_own_file = self._is_agent_file(item)
         if change.value is None:
             if is_own_file:
-                raise ToolError(f"agent {quote(change.name)} is the file {item.file}", hint="delete the file")
+                raise ToolError(
+                    f"agent {quote(change.name)} is the file {item.file}", hint="delete the file"
+                )
             self._check_other_layers(item)
             return yaml_edit.remove_value(text, source, (change.section, change.name))
         if not is_own_file:
             return yaml_edit.set_value(text, source, (change.section, change.name), change.value)
-        kept = {key: each for key, each in yaml_edit.parse_mapping(text, source).items() if key in FILE_KEYS}
+        kept = {
+            key: each
+            for key, each in yaml_edit.parse_mapping(text, source).items()
+            if key in FILE_KEYS
+        }
         return yaml_edit.update(text, source, {**kept, **change.value})
 
     def _is_agent_file(self, item: SettingsItem) -> bool:
-        configured = (self._directories.config_path(directory) for directory in self._directories.layers)
+        configured = (
+            self._directories.config_path(directory) for directory in self._directories.layers
+        )
         return item.value is not None and item.file not in configured
 
     def _check_other_layers(self, item: SettingsItem) -> None:
         """Raise if another file defines the entry too: it would still be there."""
-        for file, data, prefix in self._list_documents(item.section, item.name, self._directories.layers):
+        for file, data, prefix in self._list_documents(
+            item.section, item.name, self._directories.layers
+        ):
             if file.path != item.file and (not prefix or has_entry(data, item.section, item.name)):
                 what = f"{item.section}.{item.name}"
-                raise ToolError(f"{what} is also set in {file.path}", hint=f"remove it from {file.path} first")
+                raise ToolError(
+                    f"{what} is also set in {file.path}", hint=f"remove it from {file.path} first"
+                )
 
     def _plan_secrets(self, secrets: Mapping[str, str | None], path: Path) -> FileEdit | None:
         if not secrets:
@@ -245,8 +297,12 @@ class SettingsEditor:
         known = yaml_edit.parse_mapping(file.text, str(file.path), typed=False)
         wanted = {name: value for name, value in {**known, **secrets}.items() if value is not None}
         for name in secrets.keys() - wanted.keys() - known.keys():
-            raise ToolError(f"no secret {quote(name)} in {file.path}", hint="list them: onetool secret list")
-        text = yaml_edit.update(file.text, str(file.path), wanted, typed=False) if wanted else "{}\n"
+            raise ToolError(
+                f"no secret {quote(name)} in {file.path}", hint="list them: onetool secret list"
+            )
+        text = (
+            yaml_edit.update(file.text, str(file.path), wanted, typed=False) if wanted else "{}\n"
+        )
         return FileEdit(file, text) if text != file.text else None
 
     def _validate(
@@ -268,18 +324,31 @@ class SettingsEditor:
         after = examine(self._directories, self._env, files=contents, stored=stored)
         self._forget()
         if after.errors:
-            redact = Redactor({*after.loaded.secret_values, *(value for value in secrets.values() if value)})
+            redact = Redactor(
+                {*after.loaded.secret_values, *(value for value in secrets.values() if value)}
+            )
             problems = redact("\n".join(map(str, after.errors)))
             raise ConfigError(f"the settings would be invalid, so nothing was changed:\n{problems}")
         difference = describe_difference(files, secrets_file, secrets, before.loaded, after.loaded)
         return PlannedEdit(
-            action, names, files, items, difference, before.loaded, after.loaded, contents, secrets_file, secrets
+            action,
+            names,
+            files,
+            items,
+            difference,
+            before.loaded,
+            after.loaded,
+            contents,
+            secrets_file,
+            secrets,
         )
 
-    # --- writing --------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def apply(self, planned: PlannedEdit, *, actor: str, transport: str) -> HistoryEntry:
-        """Write the edit and keep the trust in the directory. Running servers apply it when they see it.
+        """Write the edit and keep the trust in the directory.
+
+        Running servers apply it when they see it.
 
         Raise EditConflict if a file has changed since the edit was planned.
         """
@@ -295,9 +364,13 @@ class SettingsEditor:
                     if project is not None:
                         trust(project, user, make_record(project, user, planned.contents))
                 written = [user / TRUST_FILE, *(edit.before.path for edit in planned.edits)]
-                self.after = replace(planned.after, stamp={**planned.after.stamp, **stamp_paths(written)})
+                self.after = replace(
+                    planned.after, stamp={**planned.after.stamp, **stamp_paths(written)}
+                )
         except OSError as error:
-            raise StorageError(f"cannot write to {error.filename or user}: {error.strerror or error}") from None
+            raise StorageError(
+                f"cannot write to {error.filename or user}: {error.strerror or error}"
+            ) from None
         return entry
 
     def _write(self, planned: PlannedEdit) -> None:
@@ -308,27 +381,46 @@ class SettingsEditor:
             if ignore.raw is None:
                 text_files.write(ignore, scaffold.NOT_FOR_GIT, keep=False)
             text_files.write(
-                planned.secrets_file.before, planned.secrets_file.text, mode=text_files.OWNER_ONLY, keep=False
+                planned.secrets_file.before,
+                planned.secrets_file.text,
+                mode=text_files.OWNER_ONLY,
+                keep=False,
             )
         for edit in planned.files:
-            _make_directory(edit.before.path.parent, is_private=edit.before.path.parent == self._directories.user)
+            _make_directory(
+                edit.before.path.parent,
+                is_private=edit.before.path.parent == self._directories.user,
+            )
             mode = text_files.OWNER_ONLY if edit.before.raw is None else None
             text_files.write(edit.before, edit.text, mode=mode, keep=False)
 
     def _check_unchanged(self, planned: PlannedEdit) -> None:
-        """Raise EditConflict if a file that was read for the edit differs. Writing a file compares its content too."""
+        """Raise EditConflict if a file that was read for the edit differs.
+
+        Writing a file compares its content too.
+        """
         current = stamp_files(self._directories)
-        if any(current.get(edit.before.path) != planned.after.stamp.get(edit.before.path) for edit in planned.edits):
+        if any(
+            current.get(edit.before.path) != planned.after.stamp.get(edit.before.path)
+            for edit in planned.edits
+        ):
             raise make_conflict(planned.edits[0])
 
     def _find_edited_project(self, planned: PlannedEdit) -> Path | None:
-        """Return the project in which trust must be renewed. Raise if only an environment variable trusts it."""
+        """Return the project in which trust must be renewed.
+
+        Raise if only an environment variable trusts it.
+        """
         project = self._directories.project if self._directories.config_file is None else None
-        if project is None or not any(edit.before.path.is_relative_to(project) for edit in planned.edits):
+        if project is None or not any(
+            edit.before.path.is_relative_to(project) for edit in planned.edits
+        ):
             return None
         if not check_trust(project, self._directories.user, {}, planned.unedited).trusted:
             reason = "its content is not recorded as trusted"
-            raise ToolError(f"cannot edit {project}: {reason}", hint=f"{TO_TRUST} in {project.parent}")
+            raise ToolError(
+                f"cannot edit {project}: {reason}", hint=f"{TO_TRUST} in {project.parent}"
+            )
         return project
 
 

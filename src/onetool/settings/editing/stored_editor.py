@@ -1,4 +1,7 @@
-"""Edits the settings in a store, which replicas share, and leaves the files as they are. All methods block."""
+"""Edits the settings in a store, which replicas share, and leaves the files as they are.
+
+All methods block.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -10,7 +13,13 @@ from onetool.settings.clients import yaml_edit
 from onetool.settings.clients.text_files import TextFile
 from onetool.settings.contents import SettingsContents
 from onetool.settings.editing.edit_history import EditHistory, HistoryEntry, StoredHistory
-from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit, SettingsItem, change_stored, make_entry
+from onetool.settings.editing.planned_edit import (
+    ItemChange,
+    PlannedEdit,
+    SettingsItem,
+    change_stored,
+    make_entry,
+)
 from onetool.settings.editing.settings_editor import Document, SettingsEditor, has_entry
 from onetool.settings.layers import STORED_CONFIG, STORED_SECRETS
 from onetool.settings.paths import Directories
@@ -21,7 +30,10 @@ STORED = frozenset({STORED_CONFIG, STORED_SECRETS})
 
 
 class StoredSettingsEditor(SettingsEditor):
-    """An editor of the settings in a store, over the files in these directories. Null hides the entry of a file."""
+    """An editor of the settings in a store, over the files in these directories.
+
+    Null hides the entry of a file.
+    """
 
     def __init__(
         self,
@@ -81,7 +93,9 @@ class StoredSettingsEditor(SettingsEditor):
     def find(self, section: str, name: str, _directory: Path | None = None) -> SettingsItem:
         return super().find(section, name)
 
-    def _list_documents(self, section: str, name: str, layers: Iterable[Path]) -> Iterator[Document]:
+    def _list_documents(
+        self, section: str, name: str, layers: Iterable[Path]
+    ) -> Iterator[Document]:
         file = self.read_file(STORED_CONFIG)
         yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
         yield from super()._list_documents(section, name, layers)

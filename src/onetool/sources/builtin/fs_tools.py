@@ -29,11 +29,14 @@ MAX_PATTERN_CHARS = 4096
 
 
 @tool(permissions=["read"], limits=("max_size",))
-def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8") -> JsonObject:
+def read(
+    path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding: Encoding = "utf-8"
+) -> JsonObject:
     """Read a file: its content, full path and size in bytes.
 
-    Use it to open or show any text: a document, a log, a spreadsheet (CSV). Parse the content in code:
-    fs.read("table.csv")["content"].splitlines() returns the rows of a table, with columns separated by commas.
+    Use it to open or show any text: a document, a log, a spreadsheet (CSV). Parse the content in
+    code: fs.read("table.csv")["content"].splitlines() returns the rows of a table, with columns
+    separated by commas.
 
     Args:
         path: The file, relative to the working directory; ~ is the home directory.
@@ -44,9 +47,15 @@ def read(path: str, context: ToolContext, max_size: int = DEFAULT_SIZE, encoding
         fs.read("README.md")["content"]
     """
     if not 0 <= max_size <= MAX_SIZE_BYTES:
-        raise ArgumentError(f"invalid max_size {max_size} (expected 0-{MAX_SIZE_BYTES})", field="max_size")
+        raise ArgumentError(
+            f"invalid max_size {max_size} (expected 0-{MAX_SIZE_BYTES})", field="max_size"
+        )
     content = files.read(Files(context), path, max_size)
-    return {"content": _decode(content.data, encoding, path), "path": content.path, "size": len(content.data)}
+    return {
+        "content": _decode(content.data, encoding, path),
+        "path": content.path,
+        "size": len(content.data),
+    }
 
 
 @tool(permissions=["write"])
@@ -75,9 +84,13 @@ def write(  # noqa: PLR0917 - callers may pass all of these by position
     data = _encode(content, encoding)
     bits = _parse_mode(mode)
     try:
-        written = files.write(Files(context), path, data, mode=bits, backup=backup, create_folders=create_folders)
+        written = files.write(
+            Files(context), path, data, mode=bits, backup=backup, create_folders=create_folders
+        )
     except FileNotFoundError:
-        raise FileNotFoundError(f"directory not found for {path}; create_folders=True creates it") from None
+        raise FileNotFoundError(
+            f"directory not found for {path}; create_folders=True creates it"
+        ) from None
     return asdict(written)
 
 
@@ -85,7 +98,9 @@ def write(  # noqa: PLR0917 - callers may pass all of these by position
 def edit(  # noqa: PLR0917 - callers may pass all of these by position
     path: str, old: str, new: str, context: ToolContext, count: int = 1, backup: bool = True
 ) -> JsonObject:
-    """Replace exact text in a UTF-8 file. Nothing is changed unless the text occurs as often as expected.
+    """Replace exact text in a UTF-8 file.
+
+    Nothing is changed unless the text occurs as often as expected.
 
     Args:
         path: The file.
@@ -105,10 +120,15 @@ def edit(  # noqa: PLR0917 - callers may pass all of these by position
     found = text.count(old)
     if found != count or not found:
         occurrences = pluralize(found, "occurrence")
-        message = f"the text to replace has {occurrences} in {path}, expected {count}; nothing was changed"
+        message = (
+            f"the text to replace has {occurrences} in {path}, expected {count}; nothing was"
+            " changed"
+        )
         raise ToolError(message, path=path, found=found, count=count)
     if len(text) + found * (len(new) - len(old)) > MAX_SIZE_BYTES:
-        raise ToolError(f"the edit would make {path} larger than {MAX_SIZE_BYTES} characters", path=path)
+        raise ToolError(
+            f"the edit would make {path} larger than {MAX_SIZE_BYTES} characters", path=path
+        )
     data = _encode(text.replace(old, new), "utf-8")
     written = files.write(opened, path, data, backup=backup, expected=content.status)
     return {**asdict(written), "replaced": found}
@@ -124,8 +144,8 @@ def list(  # noqa: A001 - the name that callers see
 ) -> Entries:
     """List a directory (folder): name, type (file, dir or other) and size of each entry, sorted.
 
-    Shows which files a directory contains, optionally recursively. Symbolic links are shown as their targets and are
-    not descended into. Entries that the sandbox denies are omitted.
+    Shows which files a directory contains, optionally recursively. Symbolic links are shown as
+    their targets and are not descended into. Entries that the sandbox denies are omitted.
 
     Args:
         path: The directory.
@@ -137,14 +157,19 @@ def list(  # noqa: A001 - the name that callers see
         fs.list("src", pattern="**/*.py")
     """
     if max_results < 1:
-        raise ArgumentError(f"invalid max_results {max_results} (expected 1 or more)", field="max_results")
-    found = files.list_entries(Files(context), path, _build_pattern(pattern, recursive), max_results)
+        raise ArgumentError(
+            f"invalid max_results {max_results} (expected 1 or more)", field="max_results"
+        )
+    found = files.list_entries(
+        Files(context), path, _build_pattern(pattern, recursive), max_results
+    )
     return [{"name": entry.name, "type": entry.type, "size": entry.size} for entry in found]
 
 
 @tool(permissions=["read"])
 def stat(path: str, context: ToolContext) -> JsonObject:
-    """Return facts about a file or directory: full path, type (file, dir or other), size, modification time, mode.
+    """Return facts about a file or directory: full path, type (file, dir or other), size,
+    modification time, mode.
 
     Args:
         path: The file or directory.
@@ -164,7 +189,8 @@ def stat(path: str, context: ToolContext) -> JsonObject:
 
 @tool(permissions=["write"])
 def delete(path: str, context: ToolContext, recursive: bool = False) -> JsonObject:
-    """Delete a file or directory by moving it to the trash (`.onetool-trash` in the allowed directory).
+    """Delete a file or directory by moving it to the trash (`.onetool-trash` in the allowed
+    directory).
 
     fs.move(kept_at, path) restores it. Only a person empties the trash.
 
@@ -180,7 +206,11 @@ def delete(path: str, context: ToolContext, recursive: bool = False) -> JsonObje
 
 @tool(permissions=["write"])
 def move(
-    source: str, target: str, context: ToolContext, overwrite: bool = False, create_folders: bool = False
+    source: str,
+    target: str,
+    context: ToolContext,
+    overwrite: bool = False,
+    create_folders: bool = False,
 ) -> JsonObject:
     """Move or rename a file or directory.
 
@@ -193,13 +223,19 @@ def move(
     Example:
         fs.move("draft.md", "docs/guide.md")
     """
-    moved = files.move(Files(context), source, target, overwrite=overwrite, create_folders=create_folders)
+    moved = files.move(
+        Files(context), source, target, overwrite=overwrite, create_folders=create_folders
+    )
     return {"path": moved}
 
 
 @tool(permissions=["read", "write"])
 def copy(
-    source: str, target: str, context: ToolContext, overwrite: bool = False, create_folders: bool = False
+    source: str,
+    target: str,
+    context: ToolContext,
+    overwrite: bool = False,
+    create_folders: bool = False,
 ) -> JsonObject:
     """Copy a file with its content and permissions.
 
@@ -212,7 +248,9 @@ def copy(
     Example:
         fs.copy("settings.yaml", "settings.old.yaml")
     """
-    copied = files.copy(Files(context), source, target, overwrite=overwrite, create_folders=create_folders)
+    copied = files.copy(
+        Files(context), source, target, overwrite=overwrite, create_folders=create_folders
+    )
     return {"path": copied.path, "size": copied.size}
 
 
@@ -223,7 +261,8 @@ def _decode(data: bytes, encoding: str, path: str) -> str:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise ToolError(
-            f'{path} is not valid {encoding} (byte {error.start}); encoding="base64" reads any file',
+            f'{path} is not valid {encoding} (byte {error.start}); encoding="base64" reads any'
+            " file",
             path=path,
             position=error.start,
         ) from None
@@ -231,9 +270,15 @@ def _decode(data: bytes, encoding: str, path: str) -> str:
 
 def _encode(content: str, encoding: str) -> bytes:
     try:
-        return base64.b64decode(content, validate=True) if encoding == "base64" else content.encode(encoding)
+        return (
+            base64.b64decode(content, validate=True)
+            if encoding == "base64"
+            else content.encode(encoding)
+        )
     except UnicodeEncodeError as error:
-        raise ToolError(f"cannot encode the content as {encoding}: character {error.start} is not supported") from None
+        raise ToolError(
+            f"cannot encode the content as {encoding}: character {error.start} is not supported"
+        ) from None
     except (binascii.Error, ValueError) as error:
         raise ToolError(f"the content is not valid base64: {error}") from None
 
@@ -248,15 +293,20 @@ def _parse_mode(mode: int | str | None) -> int | None:
         bits = -1
     if not 0 <= bits <= files.PERMISSION_BITS:
         raise ArgumentError(
-            f'invalid mode {quote(mode)}: expected permissions such as "0644" or 0o644, at most "0777"', field="mode"
+            f'invalid mode {quote(mode)}: expected permissions such as "0644" or 0o644, at most'
+            ' "0777"',
+            field="mode",
         )
     return bits
 
 
 def _build_pattern(pattern: str | None, recursive: bool) -> str:
     names = [] if pattern is None else pattern.split("/")
-    if pattern is not None and (not pattern or not names[0] or ".." in names or len(pattern) > MAX_PATTERN_CHARS):
+    if pattern is not None and (
+        not pattern or not names[0] or ".." in names or len(pattern) > MAX_PATTERN_CHARS
+    ):
         raise ArgumentError(
-            f"invalid pattern {quote(pattern)}: it is empty, too long, or leaves the directory", field="pattern"
+            f"invalid pattern {quote(pattern)}: it is empty, too long, or leaves the directory",
+            field="pattern",
         )
     return f"**/{pattern or '*'}" if recursive else pattern or "*"

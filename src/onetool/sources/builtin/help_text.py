@@ -1,6 +1,7 @@
 """The texts of `ot.help`: an overview, one tool or pack in detail, or search results.
 
-The registry and the settings may change while a text is rendered: entries that disappear are omitted.
+The registry and the settings may change while a text is rendered: entries that disappear are
+omitted.
 """
 
 import inspect
@@ -106,7 +107,9 @@ The directories of your projects, by name. A path is a string with the methods o
 
 Reading a path calls fs.read, fs.list or fs.stat, with the permissions of the agent.\
 """
-NAME_IN_QUERY = re.compile(r"(?:<(?:tool|pack) (?P<shown>[^<>]+)>)|(?P<name>[\w.$-]+)\s*\(.*\)", re.DOTALL)
+NAME_IN_QUERY = re.compile(
+    r"(?:<(?:tool|pack) (?P<shown>[^<>]+)>)|(?P<name>[\w.$-]+)\s*\(.*\)", re.DOTALL
+)
 
 
 def render_name(query: str, system: System, full: bool, snippets: Snippets) -> str | None:
@@ -120,7 +123,10 @@ def render_name(query: str, system: System, full: bool, snippets: Snippets) -> s
         return render_projects(system)
     if query in IN_CODE:
         function = IN_CODE[query]
-        return f"# {query}\n\n{function.description}\n\nSignature: {function.signature}\n\nExample:\n{function.example}"
+        return (
+            f"# {query}\n\n{function.description}\n\nSignature:"
+            f" {function.signature}\n\nExample:\n{function.example}"
+        )
     entry = registry.find_exact(query) or registry.find_exact(python_name(query))
     if entry is None and registry.is_pack(pack := registry.match_pack(python_name(query))):
         return render_pack(pack, system, with_url=True, full=full)
@@ -143,7 +149,9 @@ def cut(text: str) -> str:
 
 
 def _extract_name(query: str) -> str:
-    """Return the name in a query that is a call or the `repr` of a tool: `brave.search(...)`, `<tool brave.search>`."""
+    """Return the name in a query that is a call or the `repr` of a tool: `brave.search(...)`,
+    `<tool brave.search>`.
+    """
     found = NAME_IN_QUERY.fullmatch(query)
     return query if found is None else found["shown"] or found["name"]
 
@@ -167,15 +175,27 @@ def render_tool(entry: Tool, system: System, *, full: bool = False) -> str:
         f"Signature: {signature(entry)}",
         _call_note(entry.name),
         f"Arguments:\n{argument_lines}" if argument_lines else "",
-        f"Returns: {' - '.join(filter(None, (entry.returns, returned)))}" if entry.returns or returned else "",
-        "\n".join(["Raises:", *(_format_item(name, text) for name, text in raises.items())]) if raises else "",
+        (
+            f"Returns: {' - '.join(filter(None, (entry.returns, returned)))}"
+            if entry.returns or returned
+            else ""
+        ),
+        (
+            "\n".join(["Raises:", *(_format_item(name, text) for name, text in raises.items())])
+            if raises
+            else ""
+        ),
         f"Observed return value: {observed}" if observed else "",
         f"Needs permission: {needs}" if needs else "",
         f"Effects: {describe_effects(entry)}",
         f"Example:\n{entry.example}" if entry.example else "",
         f"Source: {entry.source}" if full else "",
         f"Input schema:\n{render(dict(entry.input.json), 'json')}" if full else "",
-        f"Output schema:\n{render(dict(entry.output.json), 'json')}" if full and entry.output is not None else "",
+        (
+            f"Output schema:\n{render(dict(entry.output.json), 'json')}"
+            if full and entry.output is not None
+            else ""
+        ),
         _render_origin([entry], system),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -189,7 +209,11 @@ def render_pack(pack: str, system: System, *, with_url: bool = False, full: bool
         for name, function in IN_CODE.items()
         if name.rpartition(".")[0] == pack
     ]
-    parts = [f"# {pack}", f"source: {pack_facts(pack, system.registry)['source']}", _instructions(pack, system)]
+    parts = [
+        f"# {pack}",
+        f"source: {pack_facts(pack, system.registry)['source']}",
+        _instructions(pack, system),
+    ]
     parts.append("\n".join(lines))
     parts += [render_tool(entry, system, full=True) for entry in entries] if full else []
     parts.append(_render_origin(entries, system) if with_url else "")
@@ -204,11 +228,19 @@ def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
 
 def pack_facts(pack: str, registry: Registry) -> JsonObject:
     kinds = [source.describe_kind(pack) for source in registry.find_sources(pack)]
-    return {"name": pack, "source": kinds[0] if kinds else "local", "tool_count": registry.count(pack, enabled=True)}
+    return {
+        "name": pack,
+        "source": kinds[0] if kinds else "local",
+        "tool_count": registry.count(pack, enabled=True),
+    }
 
 
 def render_hits(
-    query: str, hits: list[SearchHit], system: System, info: Literal["list", "min", "full"], snippets: Snippets
+    query: str,
+    hits: list[SearchHit],
+    system: System,
+    info: Literal["list", "min", "full"],
+    snippets: Snippets,
 ) -> str:
     """Return the hits grouped by kind, best first. Weak hits are left out."""
     lines = {
@@ -222,16 +254,24 @@ def render_hits(
         return "\n".join(dict.fromkeys(map(_display_name, lines)))
     parts = []
     for kind, title in GROUPS.items():
-        found = [_format_item(_display_name(hit), text) for hit, text in lines.items() if hit.kind == kind]
+        found = [
+            _format_item(_display_name(hit), text)
+            for hit, text in lines.items()
+            if hit.kind == kind
+        ]
         parts += ["\n".join([f"## {title}", *found])] if found else []
     parts.append(f"Call ot.help(query={_display_name(next(iter(lines)))!r}) for details.")
     if info == "full":
-        parts += [_render_details(hit, system, snippets) or "" for hit in list(lines)[:MAX_DETAILED_HITS]]
+        parts += [
+            _render_details(hit, system, snippets) or "" for hit in list(lines)[:MAX_DETAILED_HITS]
+        ]
     return "\n\n".join(part for part in parts if part)
 
 
 def sort_hits(hits: list[SearchHit]) -> list[SearchHit]:
-    """Return the hits best first; for equal names in the order in which `render_name` looks them up."""
+    """Return the hits best first; for equal names in the order in which `render_name` looks them
+    up.
+    """
     kinds = list(GROUPS)
     return sorted(hits, key=lambda hit: (-hit.score, hit.name, kinds.index(hit.kind)))
 
@@ -242,10 +282,14 @@ def describe_hit(hit: SearchHit, system: System, snippets: Snippets) -> str | No
     match hit.kind:
         case "tool":
             found = IN_CODE.get(hit.name) or registry.find_exact(hit.name)
-            return None if found is None else _join_lines(found.description.strip().partition("\n")[0])
+            return (
+                None if found is None else _join_lines(found.description.strip().partition("\n")[0])
+            )
         case "pack":
             names = [
-                python_name(entry.name).rpartition(".")[2] for entry in registry.entries(hit.name) if entry.enabled
+                python_name(entry.name).rpartition(".")[2]
+                for entry in registry.entries(hit.name)
+                if entry.enabled
             ]
             return f"{pluralize(len(names), 'tool')}: {join_names(names)}" if names else None
         case "snippet":
@@ -298,7 +342,8 @@ def _render_no_hits(query: str, system: System, snippets: Snippets) -> str:
     if snippets:
         available.append(f"Snippets: {join_names([f'${name}' for name in snippets])}.")
     return (
-        f"Nothing matches {quoted_query!r}. Call ot.tools() or ot.packs() to list all, or use other keywords: "
+        f"Nothing matches {quoted_query!r}. Call ot.tools() or ot.packs() to list all, or use other"
+        " keywords: "
         f'ot.search(query="..."). {" ".join(available)}'
     )
 
@@ -314,7 +359,10 @@ def _render_alias(alias: str, system: System, *, full: bool) -> str | None:
     except ToolNotFound as error:
         hint = f"\nHint: {error.hint}" if error.hint else ""
         reason = error.message.rstrip(".")
-        return f"{heading}\n\nNot available: {reason}. Aliases are defined under aliases: in onetool.yaml.{hint}"
+        return (
+            f"{heading}\n\nNot available: {reason}. Aliases are defined under aliases: in"
+            f" onetool.yaml.{hint}"
+        )
 
 
 def _call_note(name: str) -> str:
@@ -331,7 +379,9 @@ def _call_note(name: str) -> str:
 
 def _instructions(pack: str, system: System) -> str:
     configured = system.settings.prompts.packs
-    text = next((text.strip() for name, text in configured.items() if python_name(name) == pack), "")
+    text = next(
+        (text.strip() for name, text in configured.items() if python_name(name) == pack), ""
+    )
     return text or system.registry.describe(pack).strip()
 
 
@@ -355,12 +405,16 @@ def _find_file(entry: Tool) -> str | None:
     """Return the source file of a tool, if its backend has a function and the function a file."""
     function = getattr(entry.backend, "function", None)
     try:
-        return entry.file or None if function is None else inspect.getsourcefile(inspect.unwrap(function))
+        return (
+            entry.file or None
+            if function is None
+            else inspect.getsourcefile(inspect.unwrap(function))
+        )
     except TypeError:  # a callable object, or one written in C
         return None
 
 
-# --- arguments --------------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def list_arguments(schema: JsonMapping) -> list[str]:
@@ -379,15 +433,24 @@ def _list_fields(
 ) -> Iterator[str]:
     for name, declared in properties.items():
         part = declared if isinstance(declared, Mapping) else {}
-        yield f"{'  ' * level}- {name} ({_describe_field(name, part, root, required)}){_describe_text(part, root)}"
+        yield (
+            f"{'  ' * level}- {name}"
+            f" ({_describe_field(name, part, root, required)}){_describe_text(part, root)}"
+        )
         if level + 1 >= MAX_ARGUMENT_LEVELS:
             continue
-        forms = [form for form in _find_objects(part, root) if all(form["properties"] is not each for each in around)]
+        forms = [
+            form
+            for form in _find_objects(part, root)
+            if all(form["properties"] is not each for each in around)
+        ]
         for number, form in enumerate(forms, 1):
             if len(forms) > 1:
                 yield f"{'  ' * (level + 1)}form {number} of {len(forms)}:"
             fields = form["properties"]
-            yield from _list_fields(fields, root, level + 1, form.get("required") or (), (*around, fields))
+            yield from _list_fields(
+                fields, root, level + 1, form.get("required") or (), (*around, fields)
+            )
 
 
 def _describe_field(name: str, part: JsonMapping, root: JsonMapping, required: Any) -> str:
@@ -403,7 +466,9 @@ def _describe_field(name: str, part: JsonMapping, root: JsonMapping, required: A
 
 def _describe_text(part: JsonMapping, root: JsonMapping) -> str:
     target = flatten_schema(part, root)
-    text = " ".join(str(part.get("description") or target.get("description") or "").split())[:MAX_FIELD_CHARS]
+    text = " ".join(str(part.get("description") or target.get("description") or "").split())[
+        :MAX_FIELD_CHARS
+    ]
     choices = target.get("enum")
     if isinstance(choices, list) and len(choices) > MAX_CHOICES:
         more = ", ..." if len(choices) > MAX_LISTED_CHOICES else ""
@@ -412,7 +477,9 @@ def _describe_text(part: JsonMapping, root: JsonMapping) -> str:
 
 
 def _find_objects(part: Any, root: JsonMapping, depth: int = 0) -> Iterator[JsonMapping]:
-    """Yield the objects with fields that a value may be, or that its items or the values of its keys may be."""
+    """Yield the objects with fields that a value may be, or that its items or the values of its
+    keys may be.
+    """
     target = flatten_schema(part, root)
     if isinstance(target.get("properties"), Mapping) and target["properties"]:
         yield target

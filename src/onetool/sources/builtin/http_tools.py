@@ -1,7 +1,7 @@
 """The `http` pack: HTTP requests to the hosts that the settings allow.
 
-A response with any status, such as 404, is a result. Requests that cannot be sent and responses that cannot be read are
-errors.
+A response with any status, such as 404, is a result. Requests that cannot be sent and responses
+that cannot be read are errors.
 """
 
 import base64
@@ -26,7 +26,15 @@ FORM = "application/x-www-form-urlencoded"
 TEXT_TYPES = ("text/", "application/json", "application/xml", "application/javascript", FORM)
 TEXT_ENDINGS = ("+json", "+xml", "+yaml")
 COMMON_HEADERS = frozenset(
-    {"accept", "accept-charset", "accept-encoding", "accept-language", "cache-control", "content-type", "user-agent"}
+    {
+        "accept",
+        "accept-charset",
+        "accept-encoding",
+        "accept-language",
+        "cache-control",
+        "content-type",
+        "user-agent",
+    }
 )
 
 
@@ -38,7 +46,9 @@ async def get(
     timeout_ms: int = 30000,
     follow_redirects: bool = True,
 ) -> JsonObject:
-    """Send an HTTP GET request. Returns status, headers, body (base64 if `encoding` says so), response_time_ms and url.
+    """Send an HTTP GET request.
+
+    Returns status, headers, body (base64 if `encoding` says so), response_time_ms and url.
 
     Args:
         url: The URL (https:// or http://). Its host must be listed in http.allowedHosts of onetool.yaml.
@@ -81,23 +91,36 @@ async def post(  # noqa: PLR0917 - the order of arguments is specified
     return await _send("http.post", request, context, timeout_ms)
 
 
-# --- requests --------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
-def _build_request(method: str, url: str, headers: Mapping[str, str], content: bytes | None = None) -> Request:
-    """Build a request. All headers except the most common ones may hold credentials and stay with their origin."""
+def _build_request(
+    method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
+) -> Request:
+    """Build a request.
+
+    All headers except the most common ones may hold credentials and stay with their origin.
+    """
     credentials = frozenset(name.lower() for name in headers) - COMMON_HEADERS
     return Request(method, url, tuple(headers.items()), content, credentials=credentials)
 
 
 async def _send(
-    name: str, request: Request, context: ToolContext, timeout_ms: int, follow_redirects: bool = True
+    name: str,
+    request: Request,
+    context: ToolContext,
+    timeout_ms: int,
+    follow_redirects: bool = True,
 ) -> JsonObject:
     if timeout_ms <= 0:
         raise ArgumentError(f"invalid timeout_ms {timeout_ms} (expected 1 or more)")
     async with _open_client(name, context) as (net, max_bytes, rules):
         response = await net.send(
-            request, timeout=timeout_ms / 1000, max_bytes=max_bytes, follow_redirects=follow_redirects, rules=rules
+            request,
+            timeout=timeout_ms / 1000,
+            max_bytes=max_bytes,
+            follow_redirects=follow_redirects,
+            rules=rules,
         )
     headers: dict[str, list[str]] = {}
     for header, value in response.headers:
@@ -108,7 +131,9 @@ async def _send(
     return {
         "status": response.status,
         # Repeated headers are joined by commas, except cookies, whose dates contain commas.
-        "headers": {key: all_ if key == "set-cookie" else ", ".join(all_) for key, all_ in headers.items()},
+        "headers": {
+            key: all_ if key == "set-cookie" else ", ".join(all_) for key, all_ in headers.items()
+        },
         **body,
         "response_time_ms": round(response.seconds * 1000),
         "url": response.url,
@@ -116,12 +141,20 @@ async def _send(
 
 
 @asynccontextmanager
-async def _open_client(name: str, context: ToolContext) -> AsyncIterator[tuple[Net, int, tuple[HostRules, ...]]]:
-    """Yield the HTTP client, narrowed to the hosts of the agent; a bus without a system allows only those."""
+async def _open_client(
+    name: str, context: ToolContext
+) -> AsyncIterator[tuple[Net, int, tuple[HostRules, ...]]]:
+    """Yield the HTTP client, narrowed to the hosts of the agent; a bus without a system allows only
+    those.
+    """
     if context.system is not None:
         rules = _host_rules(name, context, ALL_HOSTS)
         system = get_system(context)
-        yield system.net, system.settings.http.max_response_bytes, (rules, *HostRules.for_agent(context))
+        yield (
+            system.net,
+            system.settings.http.max_response_bytes,
+            (rules, *HostRules.for_agent(context)),
+        )
         return
     net = Net(_host_rules(name, context, HostRules()))
     try:
@@ -138,7 +171,9 @@ def _host_rules(name: str, context: ToolContext, default: HostRules) -> HostRule
     config = context.agent_config.get(name) or {}
     configured = config.get("allowed_hosts", default.allowed_hosts) or ()
     hosts = configured if isinstance(configured, list | tuple) else (configured,)
-    is_private_allowed = config.get("allow_private_addresses", default.allow_private_addresses) is True
+    is_private_allowed = (
+        config.get("allow_private_addresses", default.allow_private_addresses) is True
+    )
     advice = _explain(name, context, "allowed_hosts: [HOSTS]")
     private_advice = _explain(name, context, "allow_private_addresses: true")
     return HostRules(tuple(map(str, hosts)), is_private_allowed, advice, private_advice)
@@ -150,7 +185,7 @@ def _explain(name: str, context: ToolContext, entry: str) -> str:
     return context.explain_setting(setting, f"agent_config with {name}: {{{entry}}}")
 
 
-# --- bodies ----------------------------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------
 
 
 def _encode_body(body: str | JsonObject | list[Any], content_type: str) -> bytes:
@@ -159,9 +194,12 @@ def _encode_body(body: str | JsonObject | list[Any], content_type: str) -> bytes
         if isinstance(body, str):
             return body.encode()
         if kind == FORM and isinstance(body, dict):
-            fields = {name: value if isinstance(value, list) else [value] for name, value in body.items()}
+            fields = {
+                name: value if isinstance(value, list) else [value] for name, value in body.items()
+            }
             return urlencode(
-                {name: [_encode_field(name, item) for item in fields[name]] for name in fields}, doseq=True
+                {name: [_encode_field(name, item) for item in fields[name]] for name in fields},
+                doseq=True,
             ).encode()
         if kind == "application/json" or kind.endswith("+json"):
             return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
@@ -175,7 +213,9 @@ def _encode_body(body: str | JsonObject | list[Any], content_type: str) -> bytes
 
 def _encode_field(name: str, value: Any) -> str:
     if isinstance(value, dict | list):
-        raise ArgumentError(f"invalid form field {name!r}: expected a string, a number or a list of them")
+        raise ArgumentError(
+            f"invalid form field {name!r}: expected a string, a number or a list of them"
+        )
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
 
 

@@ -20,8 +20,8 @@ MAX_NUMBER_CHARS = 40
 def parse(json: str, schema: JsonObject | None = None) -> Any:
     """Parse JSON text into data. Raises an error if the text is not valid JSON.
 
-    If a key occurs twice, the last one wins. NaN and Infinity are invalid; integers are exact. The limit is 120,000
-    values; for more, use Python's json.loads.
+    If a key occurs twice, the last one wins. NaN and Infinity are invalid; integers are exact. The
+    limit is 120,000 values; for more, use Python's json.loads.
 
     Args:
         json: The JSON text.
@@ -35,7 +35,9 @@ def parse(json: str, schema: JsonObject | None = None) -> Any:
         raise _error(f"the text has {size:,} bytes, the limit is {MAX_BYTES:,}")
     if not has_few_values(json):
         hint = "use json.loads() of Python in the code"
-        raise ArgumentError(f"the text has more than {MAX_VALUES:,} values", hint=hint, field="json")
+        raise ArgumentError(
+            f"the text has more than {MAX_VALUES:,} values", hint=hint, field="json"
+        )
     text = json.removeprefix("\ufeff")
     data = _load(text)
     if is_deeper_than(data, MAX_DEPTH):
@@ -51,7 +53,9 @@ def _load(text: str) -> Any:
     try:
         return json.loads(text, parse_float=_parse_float, parse_constant=_reject_constant)
     except json.JSONDecodeError as error:
-        raise _error(f"the text is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+        raise _error(
+            f"the text is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        ) from None
     except RecursionError:
         raise _depth_error() from None
     except ValueError:  # Python limits the number of digits
@@ -66,7 +70,9 @@ def _parse_float(text: str) -> float:
 
 
 def _reject_constant(text: str) -> NoReturn:
-    raise _error(f"the text is not valid JSON: {text} is not allowed; write null, or put it in quotes")
+    raise _error(
+        f"the text is not valid JSON: {text} is not allowed; write null, or put it in quotes"
+    )
 
 
 def _depth_error() -> ArgumentError:

@@ -1,7 +1,7 @@
 """The `machine` pack: CPU, memory, disk and time of the computer. A small example of a pack.
 
-A pack is a module `<pack>_tools.py`; a tool is a function listed in `__all__`. Its signature defines the arguments,
-its docstring is the description, and `@tool` declares its permissions.
+A pack is a module `<pack>_tools.py`; a tool is a function listed in `__all__`. Its signature
+defines the arguments, its docstring is the description, and `@tool` declares its permissions.
 """
 
 import os
@@ -31,7 +31,12 @@ def cpu() -> JsonObject:
     """
     load = os.getloadavg() if hasattr(os, "getloadavg") else None
     busy = None if load is None else dict(zip(("1m", "5m", "15m"), load, strict=True))
-    return {"cores": os.cpu_count(), "load": busy, "system": platform.system(), "machine": platform.machine()}
+    return {
+        "cores": os.cpu_count(),
+        "load": busy,
+        "system": platform.system(),
+        "machine": platform.machine(),
+    }
 
 
 @tool(permissions=["read"], labels=())
@@ -45,14 +50,17 @@ def memory(unit: Unit = "MiB") -> JsonObject:
         machine.memory(unit="GiB")
     """
     values = _read_meminfo()
-    return {name: round(values[key] * 1024 / SIZES[unit], 2) for name, key in MEMORY.items()} | {"unit": unit}
+    return {name: round(values[key] * 1024 / SIZES[unit], 2) for name, key in MEMORY.items()} | {
+        "unit": unit
+    }
 
 
 @tool(permissions=["read"], labels=())
 def disk(context: ToolContext, unit: Unit = "GiB") -> JsonObject:
     """Return the space on the disk that holds the working directory.
 
-    How much storage the drive has, how much is used, and how much room is left (available): total, used, free.
+    How much storage the drive has, how much is used, and how much room is left (available): total,
+    used, free.
 
     Args:
         unit: Unit of the result.
@@ -61,7 +69,9 @@ def disk(context: ToolContext, unit: Unit = "GiB") -> JsonObject:
         machine.disk()
     """
     usage = shutil.disk_usage(context.working_dir)
-    return {name: round(value / SIZES[unit], 2) for name, value in usage._asdict().items()} | {"unit": unit}
+    return {name: round(value / SIZES[unit], 2) for name, value in usage._asdict().items()} | {
+        "unit": unit
+    }
 
 
 @tool(effects=["read"], labels=())
@@ -87,5 +97,9 @@ def _read_meminfo() -> dict[str, int]:
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
-        raise ToolError(f"reading memory is not supported on {platform.system()}, only on Linux") from None
-    return {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+        raise ToolError(
+            f"reading memory is not supported on {platform.system()}, only on Linux"
+        ) from None
+    return {
+        name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)
+    }

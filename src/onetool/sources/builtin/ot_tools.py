@@ -1,7 +1,9 @@
-"""The `ot` pack: discovery, help, results and status of OneTool itself, available through the context.
+"""The `ot` pack: discovery, help, results and status of OneTool itself, available through the
+context.
 
-Tools return plain data, or text for readers; the runner renders them. `help_text` has the texts of `ot.help`.
-`ot.call`, `ot.pack`, `ot.parallel` and `ot.snippet` run inside the cell, in `onetool_child.pack_proxy`.
+Tools return plain data, or text for readers; the runner renders them. `help_text` has the texts of
+`ot.help`. `ot.call`, `ot.pack`, `ot.parallel` and `ot.snippet` run inside the cell, in
+`onetool_child.pack_proxy`.
 """
 
 import json
@@ -60,7 +62,8 @@ __all__ = [
 
 Info = Literal["list", "min", "full"]
 ALL_LABELS = ("private", "untrusted")  # of data from upstream servers
-FOREIGN = "foreign"  # of session values: an untrusted server returned them, so that answers with them are marked
+# of session values: an untrusted server returned them, so that answers with them are marked
+FOREIGN = "foreign"
 MAX_TEXT_CHARS = 10_000  # of a query, a name or a pattern
 MAX_WAIT_SECONDS = 20.0
 MAX_HITS = 1000  # if some hits are removed
@@ -69,7 +72,7 @@ MAX_QUERIES = 10  # in one search
 ADD_TOPIC = "a person adds a pattern and a file under notify.topics in onetool.yaml"
 
 
-# --- status ---------------------------------------------------------------------------------------------------------
+# --- status ---------------------------------------------------------------------------------------
 
 
 @tool(effects=["read"])
@@ -84,7 +87,8 @@ async def version() -> str:
 
 @tool(effects=["read"])
 async def health(context: ToolContext) -> JsonObject:
-    """Check what is wrong: the status of OneTool, its components, tools and code isolation, with all problems.
+    """Check what is wrong: the status of OneTool, its components, tools and code isolation, with
+    all problems.
 
     Example:
         ot.health()
@@ -122,7 +126,10 @@ async def config(context: ToolContext) -> JsonObject:
     settings = get_system(context).settings
     return {
         "aliases": dict(settings.aliases),
-        "snippets": {name: {"description": snippet.description} for name, snippet in settings.snippets.items()},
+        "snippets": {
+            name: {"description": snippet.description}
+            for name, snippet in settings.snippets.items()
+        },
         "servers": list(settings.servers),
     }
 
@@ -143,19 +150,32 @@ async def notify(context: ToolContext, topic: str, message: Any) -> str:
     system = get_system(context)
     settings = system.settings.notify
     if settings.topics:
-        await run_in_thread(count_message, system.state.counters, context.agent_id, settings.per_minute)
+        await run_in_thread(
+            count_message, system.state.counters, context.agent_id, settings.per_minute
+        )
     notices = system.state.notices(settings.max_file_bytes)
     answer = await run_in_thread(publish, settings.topics, notices, topic, message, time.time)
     if answer == NO_TOPIC:
-        context.note(f"ot.notify: nobody gets this message. To keep messages on {quote(topic)}, {ADD_TOPIC}")
+        context.note(
+            f"ot.notify: nobody gets this message. To keep messages on {quote(topic)}, {ADD_TOPIC}"
+        )
     return answer
 
 
-@tool(effects=["read"], argument_permissions={"output": frozenset({Permission.WRITE})}, max_text=MAX_TEXT_CHARS)
-async def stats(context: ToolContext, period: str = "all", tool: str = "", output: str = "") -> JsonObject:
-    """Return usage statistics: how often each tool was called and failed, durations, savings. Tokens are estimates.
+@tool(
+    effects=["read"],
+    argument_permissions={"output": frozenset({Permission.WRITE})},
+    max_text=MAX_TEXT_CHARS,
+)
+async def stats(
+    context: ToolContext, period: str = "all", tool: str = "", output: str = ""
+) -> JsonObject:
+    """Return usage statistics: how often each tool was called and failed, durations, savings.
 
-    Requests over HTTP with a token see the statistics of their agent, all others those of all agents.
+    Tokens are estimates.
+
+    Requests over HTTP with a token see the statistics of their agent, all others those of all
+    agents.
 
     Args:
         period: "day", "week", "month" or "all".
@@ -167,7 +187,10 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
     """
     system = get_system(context)
     if not system.settings.stats.enabled:
-        raise ToolError("Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect them.")
+        raise ToolError(
+            "Error: Statistics are disabled. Set stats: {enabled: true} in onetool.yaml to collect"
+            " them."
+        )
     agent = None if context.caller.is_owner else context.agent_id
     summarize = partial(run_in_thread, _summarize, system, agent, period, tool)
     summary = await system.state.recorder.summaries.join(summarize, (agent, period, tool))
@@ -175,7 +198,11 @@ async def stats(context: ToolContext, period: str = "all", tool: str = "", outpu
         await run_in_thread(partial(_write_report, context, summary, output))
     public = {key: value for key, value in summary.items() if key != "series"}
     problem = system.state.recorder.problem  # say so if some calls could not be recorded
-    return {**public, **({"html_report": output} if output else {}), **({"problem": problem} if problem else {})}
+    return {
+        **public,
+        **({"html_report": output} if output else {}),
+        **({"problem": problem} if problem else {}),
+    }
 
 
 @tool(permissions=["write"], max_text=MAX_TEXT_CHARS)
@@ -197,7 +224,7 @@ async def scaffold(context: ToolContext, pack: str) -> str:
     return f"OK: wrote {file}.{more} Then try: {pack}.greet(name='Ada')"
 
 
-# --- discovery ----------------------------------------------------------------------------------------------------
+# --- discovery ------------------------------------------------------------------------------------
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
@@ -232,7 +259,8 @@ async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
-    """List aliases (short names for tools): all, or those whose name or target contains the pattern.
+    """List aliases (short names for tools): all, or those whose name or target contains the
+    pattern.
 
     Args:
         pattern: Part of an alias or its target, case-insensitive.
@@ -242,15 +270,20 @@ async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -
         ot.aliases()
     """
     known = get_system(context).settings.aliases
-    found = {name: target for name, target in sorted(known.items()) if _contains(pattern, name, target)}
+    found = {
+        name: target for name, target in sorted(known.items()) if _contains(pattern, name, target)
+    }
     if info == "full":
         return [{"name": name, "target": target} for name, target in found.items()]
-    return list(found) if info == "list" else [f"{name} -> {target}" for name, target in found.items()]
+    return (
+        list(found) if info == "list" else [f"{name} -> {target}" for name, target in found.items()]
+    )
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
 async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
-    """List snippets (code templates, run as `$name key=value`): all, or those that contain the pattern.
+    """List snippets (code templates, run as `$name key=value`): all, or those that contain the
+    pattern.
 
     Args:
         pattern: Part of a name or description, case-insensitive.
@@ -264,23 +297,33 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     if info == "full":
         texts = await run_in_thread(lambda: [describe(name, known[name], known) for name in found])
         message = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
-        message = message if known else "no snippets are configured; add them under snippets: in onetool.yaml"
+        message = (
+            message
+            if known
+            else "no snippets are configured; add them under snippets: in onetool.yaml"
+        )
         return "\n\n---\n\n".join(filter(None, texts)) or message
     return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
 
 
 async def _name_run(args: "JsonMapping", context: ToolContext) -> "JsonMapping":
-    """Replace `last` by the ID of the run, because another run may be the last one when a person answers."""
-    run = await get_system(context).runs.find_own(args.get("run", "last"), context.agent_id, context.token_id)
+    """Replace `last` by the ID of the run, because another run may be the last one when a person
+    answers.
+    """
+    run = await get_system(context).runs.find_own(
+        args.get("run", "last"), context.agent_id, context.token_id
+    )
     return {**args, "run": run.id}
 
 
 @tool(effects=["write"], is_audited=True, max_text=MAX_TEXT_CHARS, complete=_name_run)
 async def save_snippet(context: ToolContext, name: str, description: str, run: str = "last") -> str:
-    """Save a run that worked as a snippet, to repeat it with other values. A person is always asked.
+    """Save a run that worked as a snippet, to repeat it with other values.
 
-    Literals that are arguments of tools or variables become parameters, with the old values as defaults. The snippet
-    is tested with the recorded answers of the run first.
+    A person is always asked.
+
+    Literals that are arguments of tools or variables become parameters, with the old values as
+    defaults. The snippet is tested with the recorded answers of the run first.
 
     Args:
         name: Name of the snippet, called as `$name key=value`.
@@ -298,8 +341,9 @@ async def save_snippet(context: ToolContext, name: str, description: str, run: s
 async def search(context: ToolContext, query: str | list[str], limit: int = 10) -> list[JsonObject]:
     """Find tools, packs, snippets and aliases by name, misspelled name or purpose.
 
-    `call` shows how to call a hit, `required` the types of its required arguments. Tools with the same description are
-    one hit; `siblings` tells them apart. Hits that are far weaker than the best one are left out.
+    `call` shows how to call a hit, `required` the types of its required arguments. Tools with the
+    same description are one hit; `siblings` tells them apart. Hits that are far weaker than the
+    best one are left out.
 
     Args:
         query: A name or keywords, or a list of several queries.
@@ -312,11 +356,16 @@ async def search(context: ToolContext, query: str | list[str], limit: int = 10) 
     _check_queries(queries, limit)
     system = await _discover_and_note(context)
     wanted = MAX_HITS if _is_restricted(context) else MAX_COUNTED_HITS
-    hits = {text: await system.catalog.search(text, max(limit, wanted), context.agent_id) for text in queries}
+    hits = {
+        text: await system.catalog.search(text, max(limit, wanted), context.agent_id)
+        for text in queries
+    }
     snippets = await _load_snippets(context)
     found = await run_in_thread(search_hits.describe_hits, system, hits, limit, snippets)
     if found.omitted:
-        context.note(f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}")
+        context.note(
+            f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}"
+        )
     if found.weak:
         context.note(f"ot.search: {pluralize(found.weak, 'weak hit')} left out")
     return found.hits
@@ -338,24 +387,35 @@ async def help(context: ToolContext, query: str = "", info: Info = "min") -> str
     system = await _discover(context)
     snippets = await _load_snippets(context)
     if info != "list":
-        text = await run_in_thread(help_text.render_name, query.strip(), system, info == "full", snippets)
+        text = await run_in_thread(
+            help_text.render_name, query.strip(), system, info == "full", snippets
+        )
         if text is not None:
             return help_text.cut(text)
     _note_unlisted(context)
     hits = await system.catalog.search(query, agent=context.agent_id)
-    return help_text.cut(await run_in_thread(help_text.render_hits, query, hits, system, info, snippets))
+    return help_text.cut(
+        await run_in_thread(help_text.render_hits, query, hits, system, info, snippets)
+    )
 
 
 async def _load_snippets(context: ToolContext) -> dict[str, Snippet]:
     """Return the snippets that the agent can use, also those that were saved."""
     system = get_system(context)
-    return await run_in_thread(system.state.snippets.merge, system.settings.snippets, context.agent_id)
+    return await run_in_thread(
+        system.state.snippets.merge, system.settings.snippets, context.agent_id
+    )
 
 
-# --- upstream servers ------------------------------------------------------------------------------------------------
+# --- upstream servers -----------------------------------------------------------------------------
 
 
-@tool(permissions=["network"], effects=["read", "external"], labels=ALL_LABELS, max_text=MAX_TEXT_CHARS)
+@tool(
+    permissions=["network"],
+    effects=["read", "external"],
+    labels=ALL_LABELS,
+    max_text=MAX_TEXT_CHARS,
+)
 async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     """List the resources of an upstream server, or read one.
 
@@ -372,8 +432,15 @@ async def resources(context: ToolContext, server: str, uri: str = "") -> Any:
     return await upstream.list_resources(context)
 
 
-@tool(permissions=["network"], effects=["read", "external"], labels=ALL_LABELS, max_text=MAX_TEXT_CHARS)
-async def prompt(context: ToolContext, server: str, name: str = "", arguments: dict[str, str] | None = None) -> Any:
+@tool(
+    permissions=["network"],
+    effects=["read", "external"],
+    labels=ALL_LABELS,
+    max_text=MAX_TEXT_CHARS,
+)
+async def prompt(
+    context: ToolContext, server: str, name: str = "", arguments: dict[str, str] | None = None
+) -> Any:
     """List the prompts of an upstream server, or render one.
 
     Args:
@@ -390,7 +457,7 @@ async def prompt(context: ToolContext, server: str, name: str = "", arguments: d
     return await upstream.list_prompts(context)
 
 
-# --- large results ------------------------------------------------------------------------------------------------
+# --- large results --------------------------------------------------------------------------------
 
 
 @tool(effects=["read"], logged=("handle", "offset", "limit", "search"), max_text=MAX_TEXT_CHARS)
@@ -433,7 +500,9 @@ async def result(  # noqa: PLR0917 - callers may pass all of these by position
 
 @tool(effects=["read"])
 async def background(context: ToolContext, tool: str, /, **arguments: Any) -> str:
-    """Start a call that takes long, and return the ID of its run at once. The call outlives this run.
+    """Start a call that takes long, and return the ID of its run at once.
+
+    The call outlives this run.
 
     Args:
         tool: Name of the tool
@@ -449,8 +518,8 @@ async def background(context: ToolContext, tool: str, /, **arguments: Any) -> st
 async def run_result(context: ToolContext, run: str, wait: float = 2.0) -> Any:
     """Return the value of a run that was paused or started in the background, once it is done.
 
-    Before, it returns text that begins with `paused` (a person has not answered yet) or `running`. If the run failed,
-    its error is raised.
+    Before, it returns text that begins with `paused` (a person has not answered yet) or `running`.
+    If the run failed, its error is raised.
 
     Args:
         run: ID of the run, such as r_0123...
@@ -460,7 +529,9 @@ async def run_result(context: ToolContext, run: str, wait: float = 2.0) -> Any:
         ot.run_result("r_8f14e45fceea167a5a36dedd4bea2543")
     """
     runs = get_system(context).runs
-    return await runs.get_result(run, context.agent_id, context.token_id, min(max(wait, 0.0), MAX_WAIT_SECONDS))
+    return await runs.get_result(
+        run, context.agent_id, context.token_id, min(max(wait, 0.0), MAX_WAIT_SECONDS)
+    )
 
 
 @tool(effects=["read"], logged=("handle",), continued_by="part", max_text=MAX_TEXT_CHARS)
@@ -482,7 +553,9 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
 
 
 async def _mark_untrusted(context: ToolContext, handle: str) -> None:
-    """Mark the run as untrusted if the stored result came from an untrusted server, and label the session."""
+    """Mark the run as untrusted if the stored result came from an untrusted server, and label the
+    session.
+    """
     labels = context.run.labels
     origin = partial(get_system(context).results.origin, handle, context.agent_id, context.token_id)
     source, is_untrusted, stored = await run_in_thread(origin)
@@ -492,15 +565,19 @@ async def _mark_untrusted(context: ToolContext, handle: str) -> None:
         labels.merge(stored)
 
 
-# --- values between runs ------------------------------------------------------------------------------------------
+# --- values between runs --------------------------------------------------------------------------
 
 
 @tool(effects=["read"], labels=(), logged=("handle",), max_text=MAX_TEXT_CHARS)
-async def session(context: ToolContext, handle: str = "", keys: list[str] | None = None) -> JsonObject:
-    """Create or open a session: JSON values that are kept between runs, for example state or progress.
+async def session(
+    context: ToolContext, handle: str = "", keys: list[str] | None = None
+) -> JsonObject:
+    """Create or open a session: JSON values that are kept between runs, for example state or
+    progress.
 
-    In code it is a dictionary: s = ot.session(); s["page"] = 1; s.id is the handle. Later runs: ot.session(handle).
-    A session belongs to the agent and token that created it, and expires 24 hours after its last use.
+    In code it is a dictionary: s = ot.session(); s["page"] = 1; s.id is the handle. Later runs:
+    ot.session(handle). A session belongs to the agent and token that created it, and expires 24
+    hours after its last use.
 
     Args:
         handle: The handle of a session; omit it to create one.
@@ -544,15 +621,22 @@ async def session_update(
     def update() -> JsonObject:
         from onetool.state.session_store import SessionValue
 
-        texts = {key: SessionValue(_encode_value(key, value), labels) for key, value in (values or {}).items()}
+        texts = {
+            key: SessionValue(_encode_value(key, value), labels)
+            for key, value in (values or {}).items()
+        }
         owner = context.agent_id, context.token_id
-        return _parse_values(context, sessions.update(handle, texts, *owner, removed=remove or (), replaces=replace))
+        return _parse_values(
+            context, sessions.update(handle, texts, *owner, removed=remove or (), replaces=replace)
+        )
 
     return await run_in_thread(update)
 
 
 def _get_labels(context: ToolContext) -> tuple[str, ...]:
-    """Return the labels of what the client session has read so far; they stay with the values that it stores."""
+    """Return the labels of what the client session has read so far; they stay with the values that
+    it stores.
+    """
     labels = context.run.labels
     found = set() if labels is None else set(labels.names)
     if context.run.is_untrusted():
@@ -564,7 +648,9 @@ def _encode_value(key: str, value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        raise ArgumentError(f"the value of {quote(key)} has NaN or Infinity, which JSON does not have") from None
+        raise ArgumentError(
+            f"the value of {quote(key)} has NaN or Infinity, which JSON does not have"
+        ) from None
 
 
 def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> JsonObject:
@@ -579,11 +665,12 @@ def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> 
 
 @tool(effects=["read"], labels=())
 async def plan(context: ToolContext, code: str) -> JsonObject:
-    """Show what code would do, without doing it (dry run): execute tools that only read, and list all other calls.
+    """Show what code would do, without doing it (dry run): execute tools that only read, and list
+    all other calls.
 
-    The result has the `calls` in order with `tool`, `arguments`, `effects` and the `account` if the server has several,
-    and the `value` of the code. Results of these calls are unknown: the plan ends (`ended`) where the code uses one for
-    anything but an argument.
+    The result has the `calls` in order with `tool`, `arguments`, `effects` and the `account` if the
+    server has several, and the `value` of the code. Results of these calls are unknown: the plan
+    ends (`ended`) where the code uses one for anything but an argument.
 
     Args:
         code: Python code, as for `run`.
@@ -594,7 +681,7 @@ async def plan(context: ToolContext, code: str) -> JsonObject:
     return await get_system(context).runs.plan(code, context)
 
 
-# --- helpers ------------------------------------------------------------------------------------------------------
+# --- helpers --------------------------------------------------------------------------------------
 
 
 async def _discover(context: ToolContext) -> System:
@@ -645,7 +732,8 @@ def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
     found = [
         entry
         for entry in system.registry.entries()
-        if entry.enabled and (not pattern or _contains(pattern, entry.name, python_name(entry.name)))
+        if entry.enabled
+        and (not pattern or _contains(pattern, entry.name, python_name(entry.name)))
     ]
     if info == "list":
         return [each.name for each in found]
@@ -659,8 +747,12 @@ def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:
     found = [pack for pack in system.registry.packs() if _contains(python_name(pattern), pack)]
     if info == "full":
         texts = [help_text.render_pack(pack, system) for pack in found]
-        return "\n\n".join(texts) or f"no pack matches {quote(pattern)}; call ot.packs() to list all"
-    return found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
+        return (
+            "\n\n".join(texts) or f"no pack matches {quote(pattern)}; call ot.packs() to list all"
+        )
+    return (
+        found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
+    )
 
 
 def _check_queries(queries: list[str], limit: int) -> None:
@@ -674,7 +766,9 @@ def _check_queries(queries: list[str], limit: int) -> None:
     elif limit < 1:
         problem = f"invalid limit {limit} (expected 1 or more)"
     if problem:
-        raise ArgumentError(problem, hint="describe what you need: ot.search(query='free disk space', limit=5)")
+        raise ArgumentError(
+            problem, hint="describe what you need: ot.search(query='free disk space', limit=5)"
+        )
 
 
 def _describe_tool(entry: Tool, observed: str | None) -> JsonObject:
@@ -701,7 +795,9 @@ def _summarize(system: System, agent: str | None, period: str, name: str) -> "St
     round_trip_ms = system.settings.stats.round_trip_ms
     tool_name = entry.name if entry else name
     statistics = system.state.recorder.database
-    return summarize(statistics, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms)
+    return summarize(
+        statistics, period, tool_name or None, agent=agent, round_trip_ms=round_trip_ms
+    )
 
 
 def _write_report(context: ToolContext, summary: "StatsSummary", output: str) -> None:
@@ -710,9 +806,14 @@ def _write_report(context: ToolContext, summary: "StatsSummary", output: str) ->
 
     try:
         files.write(
-            files.Files(context), output, render_html(summary).encode("utf-8", "backslashreplace"), backup=False
+            files.Files(context),
+            output,
+            render_html(summary).encode("utf-8", "backslashreplace"),
+            backup=False,
         )
     except (OSError, ToolError) as error:
         reason = getattr(error, "message", "") or getattr(error, "strerror", "") or error
         kind = SandboxDenied if isinstance(error, SandboxDenied) else ToolError
-        raise kind(f"Error: Cannot write to '{output}': {reason}", hint=getattr(error, "hint", "")) from None
+        raise kind(
+            f"Error: Cannot write to '{output}': {reason}", hint=getattr(error, "hint", "")
+        ) from None

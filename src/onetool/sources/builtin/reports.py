@@ -1,7 +1,8 @@
 """Parsers of test reports: the JUnit file of pytest and the output of `mix test`.
 
-The tests themselves may have written the report, so it is not trusted: its size is limited, it may not declare
-entities, and inconsistent reports are rejected. `test_tools` decides whether a run succeeded.
+The tests themselves may have written the report, so it is not trusted: its size is limited, it may
+not declare entities, and inconsistent reports are rejected. `test_tools` decides whether a run
+succeeded.
 """
 
 import os
@@ -26,7 +27,16 @@ LOCATION = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+): ", re.MULTILINE)
 COLOR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 MIX_SUMMARY = re.compile(r"^(?:\d+ [a-z]+, )*\d+ (?:tests?|failures?)\b[^\n]*$", re.MULTILINE)
 MIX_COUNT = re.compile(r"(?<!\d)(\d++) ([a-z]+)")
-MIX_TESTS = ("test", "tests", "doctest", "doctests", "property", "properties", "feature", "features")
+MIX_TESTS = (
+    "test",
+    "tests",
+    "doctest",
+    "doctests",
+    "property",
+    "properties",
+    "feature",
+    "features",
+)
 MIX_FAILURE = re.compile(
     r"^ {2}\d+\) (?P<name>[^\n]+)\n"
     r" {5}(?P<file>[^\s:][^:\n]*):(?P<line>\d+)\n"
@@ -58,7 +68,7 @@ class SuiteReport(NamedTuple):
         return not self.passed + self.failed + self.skipped
 
 
-# --- JUnit ----------------------------------------------------------------------------------------------------------
+# --- JUnit ----------------------------------------------------------------------------------------
 
 
 def parse_junit(file: Path) -> SuiteReport:
@@ -71,7 +81,9 @@ def parse_junit(file: Path) -> SuiteReport:
     outcomes = [_read_outcome(list(parts)) for _, parts in tests]
     failures = tuple(failure for failure in outcomes if isinstance(failure, FailedTest))
     skipped = outcomes.count(SKIPPED)
-    return SuiteReport(len(outcomes) - len(failures) - skipped, len(failures), skipped, failures[:MAX_FAILURES])
+    return SuiteReport(
+        len(outcomes) - len(failures) - skipped, len(failures), skipped, failures[:MAX_FAILURES]
+    )
 
 
 def _read(file: Path) -> str:
@@ -118,11 +130,15 @@ def _read_outcome(parts: list["Element"]) -> FailedTest | str:
 def _read_failure(case: "Element", problems: list["Element"]) -> FailedTest:
     file = case.get("file")
     lines = [
-        int(location["line"][:9]) for location in LOCATION.finditer(problems[0].text or "") if location["file"] == file
+        int(location["line"][:9])
+        for location in LOCATION.finditer(problems[0].text or "")
+        if location["file"] == file
     ]
     defined_at = case.get("line", "")
     line = lines[-1] if lines else int(defined_at) + 1 if defined_at.isdecimal() else None
-    return FailedTest(_build_name(case), "\n".join(map(_read_message, problems))[:MAX_MESSAGE_CHARS], file, line)
+    return FailedTest(
+        _build_name(case), "\n".join(map(_read_message, problems))[:MAX_MESSAGE_CHARS], file, line
+    )
 
 
 def _read_message(problem: "Element") -> str:
@@ -139,11 +155,15 @@ def _build_name(case: "Element") -> str:
     module = file.removesuffix(".py").replace("/", ".")
     if not class_name:  # a file that could not be collected
         return file or name
-    classes = class_name.removeprefix(module).strip(".").split(".") if class_name.startswith(module) else [class_name]
+    classes = (
+        class_name.removeprefix(module).strip(".").split(".")
+        if class_name.startswith(module)
+        else [class_name]
+    )
     return "::".join(part for part in (file, *classes, name) if part)
 
 
-# --- mix ------------------------------------------------------------------------------------------------------------
+# --- mix ------------------------------------------------------------------------------------------
 
 
 def parse_mix(output: str) -> SuiteReport:
@@ -161,6 +181,10 @@ def parse_mix(output: str) -> SuiteReport:
     passed = max(0, sum(counts[word] for word in MIX_TESTS) - failed - skipped)
     failures = []
     for found in islice(MIX_FAILURE.finditer(text), MAX_FAILURES):
-        message = "\n".join(line[5:] for line in found["message"].rstrip().splitlines())[:MAX_MESSAGE_CHARS]
-        failures.append(FailedTest(found["name"].strip(), message, found["file"], int(found["line"][:9])))
+        message = "\n".join(line[5:] for line in found["message"].rstrip().splitlines())[
+            :MAX_MESSAGE_CHARS
+        ]
+        failures.append(
+            FailedTest(found["name"].strip(), message, found["file"], int(found["line"][:9]))
+        )
     return SuiteReport(passed, failed, skipped, tuple(failures))

@@ -1,4 +1,6 @@
-"""The hits of `ot.search` as data: how to call each, and what tells tools with the same description apart."""
+"""The hits of `ot.search` as data: how to call each, and what tells tools with the same description
+apart.
+"""
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -30,10 +32,17 @@ def describe_hits(
     listed: list[list[JsonObject]] = []
     omitted = weak = 0
     for query, hits in found.items():
-        described = _join_siblings(_describe(system, [hit for hit in hits if not hit.is_weak], snippets), system)
-        listed.append([{**hit, **({"query": query} if len(found) > 1 else {})} for hit in described[:limit]])
+        described = _join_siblings(
+            _describe(system, [hit for hit in hits if not hit.is_weak], snippets), system
+        )
+        listed.append(
+            [{**hit, **({"query": query} if len(found) > 1 else {})} for hit in described[:limit]]
+        )
         omitted += len(described[limit:])
-        weak += sum(hit.is_weak and help_text.describe_hit(hit, system, snippets) is not None for hit in hits)
+        weak += sum(
+            hit.is_weak and help_text.describe_hit(hit, system, snippets) is not None
+            for hit in hits
+        )
     in_turn = (hit for several in zip_longest(*listed) for hit in several if hit is not None)
     unique: dict[tuple[str, str], JsonObject] = {}
     for hit in in_turn:
@@ -41,7 +50,9 @@ def describe_hits(
     return DescribedHits(list(unique.values()), omitted, weak)
 
 
-def _describe(system: System, hits: list[SearchHit], snippets: help_text.Snippets) -> Iterator[JsonObject]:
+def _describe(
+    system: System, hits: list[SearchHit], snippets: help_text.Snippets
+) -> Iterator[JsonObject]:
     for hit in help_text.sort_hits(hits):
         text = help_text.describe_hit(hit, system, snippets)
         if text is not None:
@@ -49,7 +60,14 @@ def _describe(system: System, hits: list[SearchHit], snippets: help_text.Snippet
             tool = system.registry.get(hit.name) if hit.kind in {"tool", "alias"} else None
             types = {} if tool is None else required_types(tool)
             required = {"required": types} if types else {}
-            yield {"kind": hit.kind, "name": hit.name, **call, **required, "description": text, "score": hit.score}
+            yield {
+                "kind": hit.kind,
+                "name": hit.name,
+                **call,
+                **required,
+                "description": text,
+                "score": hit.score,
+            }
 
 
 def _join_siblings(hits: Iterator[JsonObject], system: System) -> list[JsonObject]:
@@ -70,7 +88,10 @@ def _join_siblings(hits: Iterator[JsonObject], system: System) -> list[JsonObjec
 def _tell_apart(hit: JsonMapping, sibling: JsonMapping, system: System) -> str:
     """Return how to call a sibling, and the arguments in which it differs."""
     tools = [system.registry.get(one["name"]) for one in (hit, sibling)]
-    names = [{clean_if_foreign(name, tool) for name in tool.input.properties} if tool else set() for tool in tools]
+    names = [
+        {clean_if_foreign(name, tool) for name in tool.input.properties} if tool else set()
+        for tool in tools
+    ]
     more = sorted(names[1] - names[0])
     fewer = sorted(names[0] - names[1])
     notes = [f"with {', '.join(more)}"] if more else []

@@ -1,7 +1,8 @@
 """The `test` pack: runs the tests of the working directory with pytest or mix.
 
-Only a run that completed, and whose report and exit status agree, has a result. Everything else is an error, so that a
-partial run is never taken for a success. Processes that the tests started end with them.
+Only a run that completed, and whose report and exit status agree, has a result. Everything else is
+an error, so that a partial run is never taken for a success. Processes that the tests started end
+with them.
 """
 
 import asyncio
@@ -56,13 +57,17 @@ MIX_LINES = re.compile(r"(?::\d++){1,20}$")
 
 @tool(permissions=["exec"], labels=["private"], limits=("timeout_ms",))
 async def run(
-    context: ToolContext, path: str | None = None, timeout_ms: int = 60_000, env: dict[str, str] | None = None
+    context: ToolContext,
+    path: str | None = None,
+    timeout_ms: int = 60_000,
+    env: dict[str, str] | None = None,
 ) -> JsonObject:
-    """Run the tests of the working directory: how many passed, failed and were skipped, and the failures.
+    """Run the tests of the working directory: how many passed, failed and were skipped, and the
+    failures.
 
-    A directory with a mix.exs is tested with mix, any other with pytest from its .venv or the PATH. Dependencies are
-    never installed. Tests use the files of the agent only, and sockets only with the permission network. A run that
-    times out, crashes or finds no tests is an error.
+    A directory with a mix.exs is tested with mix, any other with pytest from its .venv or the PATH.
+    Dependencies are never installed. Tests use the files of the agent only, and sockets only with
+    the permission network. A run that times out, crashes or finds no tests is an error.
 
     Args:
         path: A file, a directory or one test, like "tests/test_a.py::test_b"; for mix "test/a_test.exs:12". All tests
@@ -74,7 +79,9 @@ async def run(
         test.run(path="tests/test_agent.py", timeout_ms=30000)
     """
     if timeout_ms < 1:
-        raise ArgumentError(f"invalid timeout_ms {timeout_ms} (expected 1 or more)", field="timeout_ms")
+        raise ArgumentError(
+            f"invalid timeout_ms {timeout_ms} (expected 1 or more)", field="timeout_ms"
+        )
     variables = _check_variables(env or {})
     directory = await run_in_thread(Files(context).resolve_search_root, ".")
     private = await run_in_thread(_make_private_directory)
@@ -97,21 +104,27 @@ def _make_private_directory() -> Path:
 def _check_variables(extra: Variables) -> Variables:
     for name, value in extra.items():
         if not name or "=" in name or "\0" in name + value:
-            raise ArgumentError(f"invalid environment variable {quote(name)}: it contains = or NUL", field="env")
+            raise ArgumentError(
+                f"invalid environment variable {quote(name)}: it contains = or NUL", field="env"
+            )
         try:
             (name + value).encode()
         except UnicodeEncodeError:
             raise ArgumentError(
-                f"invalid environment variable {quote(name)}: it contains an unpaired surrogate", field="env"
+                f"invalid environment variable {quote(name)}: it contains an unpaired surrogate",
+                field="env",
             ) from None
     return extra
 
 
-# --- the command ----------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 class _Suite(NamedTuple):
-    """A command that runs tests. `report` parses its report; `failed` are its exit statuses if tests failed."""
+    """A command that runs tests.
+
+    `report` parses its report; `failed` are its exit statuses if tests failed.
+    """
 
     name: str
     command: list[str]
@@ -120,7 +133,9 @@ class _Suite(NamedTuple):
     failed: Container[int]
 
 
-def _choose_suite(context: ToolContext, directory: Path, private: Path, path: str | None, extra: Variables) -> _Suite:
+def _choose_suite(
+    context: ToolContext, directory: Path, private: Path, path: str | None, extra: Variables
+) -> _Suite:
     variables = {**_make_environment(context, private), **extra}
     if (directory / "mix.exs").exists():
         target = _resolve_target(context, path, MIX_LINES)
@@ -130,16 +145,26 @@ def _choose_suite(context: ToolContext, directory: Path, private: Path, path: st
         build = directory / "_build"  # tests cannot create entries beside protected files
         if Files(context).is_allowed(build, writing=True):
             build.mkdir(exist_ok=True)
-        return _Suite("mix test", [mix, "test", *target], variables, parse_mix, range(1, SIGNAL_STATUS_OFFSET))
+        return _Suite(
+            "mix test", [mix, "test", *target], variables, parse_mix, range(1, SIGNAL_STATUS_OFFSET)
+        )
     target = _resolve_target(context, path, re.compile(r"::.*", re.DOTALL))
     report = private / "report.xml"
-    options = [f"--junitxml={report}", "-o", "junit_family=xunit1", "-o", f"cache_dir={private / 'cache'}"]
+    options = [
+        f"--junitxml={report}",
+        "-o",
+        "junit_family=xunit1",
+        "-o",
+        f"cache_dir={private / 'cache'}",
+    ]
     command = [*_find_pytest(directory, variables), *options, "--color=no", *target]
     return _Suite("pytest", command, variables, lambda _: parse_junit(report), {1, INTERRUPTED})
 
 
 def _make_environment(context: ToolContext, private: Path) -> dict[str, str]:
-    """Return the variables of the tests: no secrets, and directories of their own instead of the user's."""
+    """Return the variables of the tests: no secrets, and directories of their own instead of the
+    user's.
+    """
     environment = os.environ if context.system is None else get_system(context).environment
     passed = make_worker_environment(environment)
     kept = {name: value for name, value in passed.items() if not name.lower().endswith("_proxy")}
@@ -155,7 +180,9 @@ def _make_environment(context: ToolContext, private: Path) -> dict[str, str]:
 
 
 def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[str]) -> list[str]:
-    """Return the tests to run as an absolute path, so that it is inside the sandbox and never parsed as an option."""
+    """Return the tests to run as an absolute path, so that it is inside the sandbox and never
+    parsed as an option.
+    """
     if path is None:
         return []
     if "\0" in path:
@@ -179,16 +206,24 @@ def _find_pytest(directory: Path, variables: Variables) -> list[str]:
 
 
 def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[str], Variables]:
-    """Return the command and environment that run a suite: confined to the files of the agent, if possible."""
+    """Return the command and environment that run a suite: confined to the files of the agent, if
+    possible.
+    """
     rules = Files(context).rules
-    is_off = context.system is not None and get_system(context).settings.execution.isolation == "off"
+    is_off = (
+        context.system is not None and get_system(context).settings.execution.isolation == "off"
+    )
     if is_off or rules.is_unrestricted or not can_confine_programs():
         context.note("test.run: the tests were not confined; they had the privileges of your user")
         return suite.command, suite.variables
     paths = find_open_paths(rules)
     file = private / "rules.json"
     limits = {
-        "read": [*paths.read, *_list_interpreter_paths(suite.command[0]), suite.variables["MIX_HOME"]],
+        "read": [
+            *paths.read,
+            *_list_interpreter_paths(suite.command[0]),
+            suite.variables["MIX_HOME"],
+        ],
         "write": [*paths.write, str(private)],
         "listed": paths.listed,
         "network": Permission.NETWORK in context.permissions,
@@ -201,14 +236,20 @@ def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[s
 
 
 def _list_interpreter_paths(program: str) -> Iterator[str]:
-    """Yield what the interpreter of a program loads: of its virtual environment, and of the installation behind it."""
+    """Yield what the interpreter of a program loads: of its virtual environment, and of the
+    installation behind it.
+    """
     real = Path(os.path.realpath(program))
-    directories = (Path(program).parent.resolve(), real.parent, real.with_name("python").resolve().parent)
+    directories = (
+        Path(program).parent.resolve(),
+        real.parent,
+        real.with_name("python").resolve().parent,
+    )
     for directory in dict.fromkeys(directories):
         yield from (str(directory.parent / name) for name in VENV_ENTRIES)
 
 
-# --- the result ---------------------------------------------------------------------------------------------------
+# --- the result -----------------------------------------------------------------------------------
 
 
 def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms: int) -> JsonObject:
@@ -232,7 +273,11 @@ def _build_result(suite: _Suite, ended: programs.Ended, output: str, timeout_ms:
         "duration_ms": round(ended.seconds * 1000),
         "failures": [asdict(failure) for failure in report.failures],
         "output": tail,
-        **({"incomplete": incomplete} if suite.name == "pytest" and ended.status == INTERRUPTED else {}),
+        **(
+            {"incomplete": incomplete}
+            if suite.name == "pytest" and ended.status == INTERRUPTED
+            else {}
+        ),
     }
 
 
@@ -240,7 +285,9 @@ def _read_report(suite: _Suite, status: int, output: str) -> SuiteReport:
     """Return the report if it agrees with the exit status; raise ReportError otherwise."""
     report = suite.report(output)
     if report.is_empty:
-        raise ReportError(PYTEST_STATUSES[NO_TESTS] if status in {0, NO_TESTS} else "no tests were run")
+        raise ReportError(
+            PYTEST_STATUSES[NO_TESTS] if status in {0, NO_TESTS} else "no tests were run"
+        )
     if not (status in suite.failed if report.failed else status == 0):
         counted = pluralize(report.failed, "failure")
         raise ReportError(f"its report counts {counted}, which contradicts the exit status")
@@ -251,7 +298,8 @@ def _no_result_error(suite: _Suite, status: int, problem: str, tail: str) -> Too
     meaning = PYTEST_STATUSES.get(status, "") if suite.name == "pytest" else ""
     reason = "; ".join(dict.fromkeys(part for part in (meaning, problem) if part))
     return ToolError(
-        f"no test result: {suite.name} exited with {describe_status(status)}: {reason}{_format_output(tail)}",
+        f"no test result: {suite.name} exited with {describe_status(status)}:"
+        f" {reason}{_format_output(tail)}",
         status=status,
         output=tail,
     )

@@ -14,7 +14,8 @@ __all__ = ["parse"]
 def parse(yaml: str, schema: JsonObject | None = None) -> Any:
     """Parse YAML 1.2 text into data: `on` and `yes` are strings, `012` is 12.
 
-    The text is one document. Keys are strings, duplicate keys are an error, and tags never create objects.
+    The text is one document. Keys are strings, duplicate keys are an error, and tags never create
+    objects.
 
     Args:
         yaml: The YAML text.

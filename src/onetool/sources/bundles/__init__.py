@@ -1,4 +1,5 @@
-"""The bundle store: packs stored as JSON files, with versioned tools that can be enabled and disabled.
+"""The bundle store: packs stored as JSON files, with versioned tools that can be enabled and
+disabled.
 
 Import the store from here. It does not depend on the bus, on REST or on calling tools.
 """
@@ -7,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onetool.sources.bundles.bundle_store import BundleStore
-    from onetool.sources.bundles.model import Bundle, BundleDraft, Page, StoredTool, ToolDraft, ToolHit
+    from onetool.sources.bundles.model import (
+        Bundle,
+        BundleDraft,
+        Page,
+        StoredTool,
+        ToolDraft,
+        ToolHit,
+    )
 
 __all__ = ["Bundle", "BundleDraft", "BundleStore", "Page", "StoredTool", "ToolDraft", "ToolHit"]
 
@@ -19,5 +27,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(
-        import_module(f"onetool.sources.bundles.{'bundle_store' if name == 'BundleStore' else 'model'}"), name
+        import_module(
+            f"onetool.sources.bundles.{'bundle_store' if name == 'BundleStore' else 'model'}"
+        ),
+        name,
     )

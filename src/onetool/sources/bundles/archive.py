@@ -1,8 +1,9 @@
-"""Export and import of bundles as ZIP archives: `bundle.json` and one file for each tool, as request bodies.
+"""Export and import of bundles as ZIP archives: `bundle.json` and one file for each tool, as
+request bodies.
 
-IDs, times and counts are not exported. Literal credentials are replaced with `${secret:NAME}`. Imported archives are
-untrusted: nothing is written to disk, only entries with the expected names are read, and sizes are counted while
-reading, regardless of the sizes that the archive declares.
+IDs, times and counts are not exported. Literal credentials are replaced with `${secret:NAME}`.
+Imported archives are untrusted: nothing is written to disk, only entries with the expected names
+are read, and sizes are counted while reading, regardless of the sizes that the archive declares.
 """
 
 import io
@@ -49,7 +50,7 @@ _UNREADABLE = (
 )  # fmt: skip
 
 
-# --- export --------------------------------------------------------------------------------------------------------
+# --- export ---------------------------------------------------------------------------------------
 
 
 def pack(bundle: JsonMapping, tools: Iterable[JsonMapping]) -> bytes:
@@ -63,14 +64,21 @@ def pack(bundle: JsonMapping, tools: Iterable[JsonMapping]) -> bytes:
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         _write_entry(archive, _BUNDLE, _select_fields(bundle, _BUNDLE_FIELDS))
         for number, tool in enumerate(in_order, 1):
-            # The number makes names unique on file systems that fold case or normalize non-ASCII letters.
+            # The number makes names unique on file systems that fold case or normalize non-ASCII
+            # letters.
             plain = re.sub(r"[^A-Za-z0-9.-]", "_", f"{tool['slug']}-{tool['version']}")
-            _write_entry(archive, f"{_FOLDER}{number:05d}-{plain}.json", _select_fields(tool, _TOOL_FIELDS))
+            _write_entry(
+                archive, f"{_FOLDER}{number:05d}-{plain}.json", _select_fields(tool, _TOOL_FIELDS)
+            )
     return target.getvalue()
 
 
-def strip_credentials(bundle_slug: str, tools: Iterable[JsonMapping]) -> tuple[list[JsonObject], list[str]]:
-    """Return the tools with `${secret:NAME}` for each literal credential, and the names of these secrets."""
+def strip_credentials(
+    bundle_slug: str, tools: Iterable[JsonMapping]
+) -> tuple[list[JsonObject], list[str]]:
+    """Return the tools with `${secret:NAME}` for each literal credential, and the names of these
+    secrets.
+    """
     names: dict[str, str] = {}  # by the credential
 
     def make_reference(location: str, value: str) -> str:
@@ -106,17 +114,21 @@ def _write_entry(archive: zipfile.ZipFile, name: str, content: JsonObject) -> No
     archive.writestr(entry, text)
 
 
-# --- import --------------------------------------------------------------------------------------------------------
+# --- import ---------------------------------------------------------------------------------------
 
 
 def unpack(data: bytes) -> BundleImport:
     """Read and validate an archive."""
     contents = dict(_read_entries(data))
     if _BUNDLE not in contents:
-        raise invalid(f"invalid archive: no {_BUNDLE} at the top level; export a bundle to see the format")
+        raise invalid(
+            f"invalid archive: no {_BUNDLE} at the top level; export a bundle to see the format"
+        )
     bundle = _check_bundle(contents.pop(_BUNDLE))
     tools = [_check_tool(name, body) for name, body in contents.items()]
-    _reject_duplicates([(slug, version) for slug, version, _ in tools], "invalid archive: duplicate tool {}")
+    _reject_duplicates(
+        [(slug, version) for slug, version, _ in tools], "invalid archive: duplicate tool {}"
+    )
     hosts, secrets = _list_requirements(tools)
     return BundleImport(bundle, tools, hosts, secrets)
 
@@ -144,8 +156,12 @@ def _check_size(data: bytes) -> None:
     if not data.startswith(_ZIP_MAGIC):
         raise invalid("not a ZIP archive")
     if len(data) > MAX_ARCHIVE_BYTES:
-        raise _size_error(f"the archive is too large: {len(data):,} bytes (at limit {MAX_ARCHIVE_BYTES:,})")
-    if data.count(_CENTRAL_DIRECTORY_MAGIC) > MAX_ENTRIES:  # before zipfile creates an object for each of them
+        raise _size_error(
+            f"the archive is too large: {len(data):,} bytes (at limit {MAX_ARCHIVE_BYTES:,})"
+        )
+    if (
+        data.count(_CENTRAL_DIRECTORY_MAGIC) > MAX_ENTRIES
+    ):  # before zipfile creates an object for each of them
         raise _size_error(f"the archive is too large: more than {MAX_ENTRIES:,} entries")
 
 
@@ -158,7 +174,9 @@ def _check_entries(entries: list[zipfile.ZipInfo]) -> None:
         problem = _find_problem(entry)
         if problem:
             raise invalid(f"invalid archive entry {entry.orig_filename[:100]!r}: {problem}")
-    _reject_duplicates([entry.filename.casefold() for entry in entries], "invalid archive: duplicate entry {}")
+    _reject_duplicates(
+        [entry.filename.casefold() for entry in entries], "invalid archive: duplicate entry {}"
+    )
 
 
 def _find_problem(entry: zipfile.ZipInfo) -> str | None:
@@ -240,7 +258,11 @@ def _list_requirements(tools: list[ToolEntry]) -> tuple[list[str], list[str]]:
     """Return the hosts that the tools call and the secrets that they use."""
     from onetool.sources.http.definition import HttpImpl
 
-    calls = [HttpImpl.model_validate(body["httpImpl"]) for _, _, body in tools if body["type"] == "http"]
-    hosts = dict.fromkeys(parse_host(request.url_template) for call in calls for request in call.requests)
+    calls = [
+        HttpImpl.model_validate(body["httpImpl"]) for _, _, body in tools if body["type"] == "http"
+    ]
+    hosts = dict.fromkeys(
+        parse_host(request.url_template) for call in calls for request in call.requests
+    )
     secrets = dict.fromkeys(name for call in calls for name in sorted(call.required_secrets))
     return list(hosts), list(secrets)

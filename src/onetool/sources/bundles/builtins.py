@@ -1,7 +1,7 @@
 """Built-in bundles: a directory with the layout of the store, read into memory and never written.
 
-They can only be enabled and disabled. The user's choices are kept in a file of the store, by ID, and override the
-shipped defaults. Built-in bundles are queried in the same way as stored ones.
+They can only be enabled and disabled. The user's choices are kept in a file of the store, by ID,
+and override the shipped defaults. Built-in bundles are queried in the same way as stored ones.
 """
 
 import json
@@ -98,10 +98,17 @@ class BuiltIns:
         except Unreadable as error:
             message = f"all built-in bundles are disabled: {self._states_file} {error}"
             self._problem = storage_problem(message, self._states_file, "fix it or delete it")
-            database.execute("update bundles set enabled = 0, body = json_set(body, '$.isEnabled', json('false'))")
+            database.execute(
+                "update bundles set enabled = 0, body = json_set(body, '$.isEnabled',"
+                " json('false'))"
+            )
             return
-        change = "update {} set enabled = ?, body = json_set(body, '$.isEnabled', json(?)) where id = ?"
+        change = (
+            "update {} set enabled = ?, body = json_set(body, '$.isEnabled', json(?)) where id = ?"
+        )
         for table in ("bundles", "tools"):
             changes = getattr(states, table).items()
-            rows = ((enabled, "true" if enabled else "false", item_id) for item_id, enabled in changes)
+            rows = (
+                (enabled, "true" if enabled else "false", item_id) for item_id, enabled in changes
+            )
             database.executemany(change.format(table), rows)

@@ -1,8 +1,8 @@
 """The index of the store: the content of all files in one SQLite database, for lists and searches.
 
-It is a cache and is rebuilt if it is deleted. This module manages rows and connections; `sync` fills it from the files,
-`listing` and `bundle_search` query it. A `key` grows with the modification time, so that descending keys give the
-newest first.
+It is a cache and is rebuilt if it is deleted. This module manages rows and connections; `sync`
+fills it from the files, `listing` and `bundle_search` query it. A `key` grows with the modification
+time, so that descending keys give the newest first.
 """
 
 import json
@@ -20,13 +20,18 @@ from threading import Lock, RLock
 from onetool.core.names import python_name
 from onetool.sources.bundles.filesystem import Stamp
 from onetool.sources.bundles.records import BundleFile, ToolFile
-from onetool.sources.bundles.search_text import fold_name, has_valid_structure, list_words, to_document
+from onetool.sources.bundles.search_text import (
+    fold_name,
+    has_valid_structure,
+    list_words,
+    to_document,
+)
 from onetool.sources.search import index as search
 from onetool.util import atomic
 from onetool.util.sanitize import clean
 
-# Increase it with every change of what is written: here, in `search_text`, `onetool.util.sanitize` or
-# `onetool.sources.search`.
+# Increase it with every change of what is written: here, in `search_text`, `onetool.util.sanitize`
+# or `onetool.sources.search`.
 FORMAT = 1
 BUSY_SECONDS = 15.0
 KEYS_PER_MICROSECOND = 1024
@@ -87,11 +92,12 @@ def create_tables(database: sqlite3.Connection) -> None:
 
 
 class BundleIndex:
-    """The database of an index: the current one of a directory, or one in memory that nobody else sees.
+    """The database of an index: the current one of a directory, or one in memory that nobody else
+    sees.
 
-    A connection is used by one thread at a time. In a directory, every database has a unique name, and the file
-    `current` names the current one: SQLite keeps files next to a database, which must never be mistaken for those of
-    another.
+    A connection is used by one thread at a time. In a directory, every database has a unique name,
+    and the file `current` names the current one: SQLite keeps files next to a database, which must
+    never be mistaken for those of another.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -160,7 +166,9 @@ class BundleIndex:
 
     @contextmanager
     def rebuilding(self) -> Iterator[sqlite3.Connection]:
-        """Replace all databases with a new one as soon as it is complete. The caller holds the lock of the store.
+        """Replace all databases with a new one as soon as it is complete.
+
+        The caller holds the lock of the store.
 
         What is committed is kept for the next rebuild if this one is interrupted.
         """
@@ -180,11 +188,16 @@ class BundleIndex:
             raise
         for old in list(self._directory.iterdir()):
             if _OUR_NAMES.fullmatch(old.name) and not old.name.startswith(file.name):
-                with suppress(OSError):  # on systems that cannot delete open files, the next rebuild tries again
+                with suppress(
+                    OSError
+                ):  # on systems that cannot delete open files, the next rebuild tries again
                     old.unlink()
 
     def checkpoint(self) -> None:
-        """Write a large log (WAL) back to the database. The caller does not hold the lock of the store."""
+        """Write a large log (WAL) back to the database.
+
+        The caller does not hold the lock of the store.
+        """
         with suppress(IndexMissing, sqlite3.Error, OSError):
             log = Path(f"{self._current()}-wal")
             if log.stat().st_size > MAX_WAL_BYTES:
@@ -230,7 +243,9 @@ def _connect(file: Path) -> sqlite3.Connection:
     database = open_database(f"{file.absolute().as_uri()}?mode=rw")
     try:
         database.execute("pragma synchronous = normal")
-        database.execute("pragma wal_autocheckpoint = 0")  # it would block while the lock of the store is held
+        database.execute(
+            "pragma wal_autocheckpoint = 0"
+        )  # it would block while the lock of the store is held
         (version,) = database.execute("pragma user_version").fetchone()
     except BaseException:
         database.close()
@@ -242,7 +257,9 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def open_database(address: str) -> sqlite3.Connection:
-    return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(
+        address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
 
 
 def _open_unfinished(file: Path) -> sqlite3.Connection:
@@ -275,7 +292,8 @@ def _is_usable(database: sqlite3.Connection) -> bool:
 
 def _finish(database: sqlite3.Connection) -> None:
     _set_buffer_size(database, BUFFER_BYTES)
-    # The mode is persistent. It is set here, because two connections that change it at once would block each other.
+    # The mode is persistent. It is set here, because two connections that change it at once would
+    # block each other.
     database.execute("pragma journal_mode = wal")
 
 
@@ -295,7 +313,7 @@ def changing(database: sqlite3.Connection) -> Iterator[None]:
             increment_version(database)
 
 
-# --- rows ----------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def increment_version(database: sqlite3.Connection) -> None:
@@ -311,22 +329,41 @@ def microseconds(moment: datetime) -> int:
     return min(max((moment - EPOCH) // timedelta(microseconds=1), 0), MAX_MICROSECONDS)
 
 
-def write_bundle(database: sqlite3.Connection, directory: str, file: BundleFile, stamp: Stamp) -> None:
+def write_bundle(
+    database: sqlite3.Connection, directory: str, file: BundleFile, stamp: Stamp
+) -> None:
     deleted = None if file.soft_deleted_at is None else microseconds(file.soft_deleted_at)
-    row = (file.id, directory, file.slug, python_name(file.slug), file.is_enabled, deleted, _to_body(file))
+    row = (
+        file.id,
+        directory,
+        file.slug,
+        python_name(file.slug),
+        file.is_enabled,
+        deleted,
+        _to_body(file),
+    )
     database.execute(
-        "insert or replace into bundles values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, stamp.mtime, stamp.size)
+        "insert or replace into bundles values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (*row, stamp.mtime, stamp.size),
     )
 
 
 def drop_bundle(database: sqlite3.Connection, bundle_id: str) -> None:
-    for (key,) in database.execute("select key from tools where bundle = ?", (bundle_id,)).fetchall():
+    for (key,) in database.execute(
+        "select key from tools where bundle = ?", (bundle_id,)
+    ).fetchall():
         drop_tool(database, key)
     database.execute("delete from bundles where id = ?", (bundle_id,))
 
 
 def write_tool(
-    database: sqlite3.Connection, bundle_id: str, name: str, file: ToolFile, stamp: Stamp, *, known_words: set[str]
+    database: sqlite3.Connection,
+    bundle_id: str,
+    name: str,
+    file: ToolFile,
+    stamp: Stamp,
+    *,
+    known_words: set[str],
 ) -> None:
     """Insert a tool. It is found after `index_rows`. The old row must have been dropped.
 
@@ -336,11 +373,25 @@ def write_tool(
     starts = fold_name(file.slug), fold_name(file.display_name)
     switches = file.is_enabled, has_valid_structure(file.arg_schema)
     summary = clean(file.description or file.display_name).strip().partition("\n")[0]
-    row = (key, file.id, bundle_id, file.slug, file.version, name, *switches, *starts, summary, _to_body(file))
+    row = (
+        key,
+        file.id,
+        bundle_id,
+        file.slug,
+        file.version,
+        name,
+        *switches,
+        *starts,
+        summary,
+        _to_body(file),
+    )
     definition = len(file.description.encode()) + len(json.dumps(file.arg_schema))  # bytes, about
     values = (*row, stamp.mtime, stamp.size, definition)
     database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
-    database.executemany("insert into tags values (?, ?, ?, ?)", ((tag, bundle_id, file.id, key) for tag in file.tags))
+    database.executemany(
+        "insert into tags values (?, ?, ?, ?)",
+        ((tag, bundle_id, file.id, key) for tag in file.tags),
+    )
     names = bundle_names(database, bundle_id)
     fields = list_words(file, names)
     database.executemany(
@@ -369,7 +420,9 @@ def _next_free_key(database: sqlite3.Connection, moment: int) -> int:
     while True:
         first = moment * KEYS_PER_MICROSECOND
         span = (first, first + KEYS_PER_MICROSECOND)
-        (last,) = database.execute("select max(key) from tools where key >= ? and key < ?", span).fetchone()
+        (last,) = database.execute(
+            "select max(key) from tools where key >= ? and key < ?", span
+        ).fetchone()
         if last is None:
             return first
         if last + 1 < span[1]:

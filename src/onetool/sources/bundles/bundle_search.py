@@ -1,13 +1,16 @@
-"""Search for stored tools in the order of `/tools/search`: a sort of the index that `ot.search` uses too.
+"""Search for stored tools in the order of `/tools/search`: a sort of the index that `ot.search`
+uses too.
 
 Ranks, best first:
 
 - the slug, then the display name, starts with the query;
-- all words of the query are words of slug, display name, tags, description and bundle names (five ranks: the last field
-  that is needed to find all words);
-- all words of the query are words, parts of words or one typing error away from words in these fields (five ranks).
+- all words of the query are words of slug, display name, tags, description and bundle names (five
+  ranks: the last field that is needed to find all words);
+- all words of the query are words, parts of words or one typing error away from words in these
+  fields (five ranks).
 
-The newest tool is the first in each rank. All this depends on the tool and the query alone, so that pages never shift.
+The newest tool is the first in each rank. All this depends on the tool and the query alone, so that
+pages never shift.
 """
 
 import json
@@ -37,8 +40,14 @@ RANKS: tuple[Match, ...] = (
 )
 FIELDS = 5
 MAX_KEY = (1 << 63) - 1
-STARTS = ("t.slug_start >= :text and t.slug_start < :end", "t.name_start >= :text and t.name_start < :end")
-FORMS: Mapping[Match, str] = {"word": "= :word{}", "fuzzy": "in (select value from json_each(:similar{}))"}
+STARTS = (
+    "t.slug_start >= :text and t.slug_start < :end",
+    "t.name_start >= :text and t.name_start < :end",
+)
+FORMS: Mapping[Match, str] = {
+    "word": "= :word{}",
+    "fuzzy": "in (select value from json_each(:similar{}))",
+}
 LISTED = """
 join bundles b on b.id = t.bundle
 where b.deleted_at is null and (:all or (t.enabled and b.enabled)) and
@@ -73,7 +82,9 @@ def find_ranked(
     """
     end = query.text + LAST_CHARACTER if query.text else ""
     values: dict[str, object] = {"text": query.text, "end": end, "all": include_disabled}
-    words = sorted(query.words, key=len, reverse=True)  # candidates have the first one: long words are rare
+    words = sorted(
+        query.words, key=len, reverse=True
+    )  # candidates have the first one: long words are rare
     values |= {f"word{number}": word for number, word in enumerate(words)}
     first, before = after or (0, MAX_KEY)
     candidates = ["= :word0"]
@@ -81,13 +92,20 @@ def find_ranked(
     for rank in range(first, len(RANKS) if words else len(STARTS)):
         if RANKS[rank] == "fuzzy" and "similar0" not in values:
             similar = [find_similar(database, word) for word in words]
-            values |= {f"similar{number}": json.dumps(forms) for number, forms in enumerate(similar)}
+            values |= {
+                f"similar{number}": json.dumps(forms) for number, forms in enumerate(similar)
+            }
             candidates = [FORMS["fuzzy"].format(0)]
-            if len(similar[0]) * len(words) <= MAX_STREAMS:  # each form is in the order of keys, all of them are not
+            if (
+                len(similar[0]) * len(words) <= MAX_STREAMS
+            ):  # each form is in the order of keys, all of them are not
                 values |= {f"form{number}": form for number, form in enumerate(similar[0])}
                 candidates = [f"= :form{number}" for number in range(len(similar[0]))]
         values |= {"before": before if rank == first else MAX_KEY, "limit": limit - len(hits)}
-        statement = f"{' union '.join(_select_rank(rank, len(words), candidates))} order by 1 desc limit :limit"
+        statement = (
+            f"{' union '.join(_select_rank(rank, len(words), candidates))} order by 1 desc limit"
+            " :limit"
+        )
         keys = [key for (key,) in database.execute(statement, values)]
         hits += [(rank, row) for row in get_tools(database, keys)]
         if len(hits) == limit:
@@ -111,14 +129,22 @@ def _select_rank(rank: int, count: int, candidates: Sequence[str]) -> list[str]:
     found = [_has_all(match, count, field), f"not ({_has_all(match, count, field - 1)})"]
     conditions = " and ".join([*better, *found])
     words = f"select distinct w.key from words w cross join tools t on t.key = w.key {LISTED} w.key < :before"  # noqa: S608
-    starts = [f"{words} and w.field = {place} and w.word {form}" for place in range(field + 1) for form in candidates]
+    starts = [
+        f"{words} and w.field = {place} and w.word {form}"
+        for place in range(field + 1)
+        for form in candidates
+    ]
     return [f"{start} and {conditions}" for start in starts]
 
 
 def _has_all(match: Match, count: int, last_field: int) -> str:
-    """Return the condition that a tool has all words of the query, or similar ones, in the fields up to this one."""
+    """Return the condition that a tool has all words of the query, or similar ones, in the fields
+    up to this one.
+    """
     found = f"select 1 from words x where x.key = t.key and x.field <= {last_field} and x.word"  # noqa: S608
-    return " and ".join(f"exists ({found} {FORMS[match].format(number)})" for number in range(count))
+    return " and ".join(
+        f"exists ({found} {FORMS[match].format(number)})" for number in range(count)
+    )
 
 
 def find_similar(database: sqlite3.Connection, word: str) -> list[str]:

@@ -1,11 +1,15 @@
-"""The directory of the store with its lock and its index. Reads return what the files contain, whoever wrote them.
+"""The directory of the store with its lock and its index.
 
-Readers do not take the lock. They only check whether a writer died, and repair the index in that case. The first
-process that finds the index missing or damaged rebuilds it. All files are compared with the index once, in the
-background. If the index cannot be written, because the disk is full or read-only, readers use an index in memory.
+Reads return what the files contain, whoever wrote them.
 
-Files are replaced atomically, and a mark shows that a write was interrupted. Slow operations, writing and syncing,
-happen before and after the lock is held. Methods that change files are called in `writing`.
+Readers do not take the lock. They only check whether a writer died, and repair the index in that
+case. The first process that finds the index missing or damaged rebuilds it. All files are compared
+with the index once, in the background. If the index cannot be written, because the disk is full or
+read-only, readers use an index in memory.
+
+Files are replaced atomically, and a mark shows that a write was interrupted. Slow operations,
+writing and syncing, happen before and after the lock is held. Methods that change files are called
+in `writing`.
 """
 
 import os
@@ -20,7 +24,12 @@ from typing import TypeVar
 from onetool.errors import BundleError
 from onetool.sources.bundles import filesystem
 from onetool.sources.bundles.bundle_index import BundleIndex, IndexMissing, increment_version
-from onetool.sources.bundles.filenames import BUNDLE_FILE, directory_names, parse_id, tool_file_names
+from onetool.sources.bundles.filenames import (
+    BUNDLE_FILE,
+    directory_names,
+    parse_id,
+    tool_file_names,
+)
 from onetool.sources.bundles.filesystem import Scratch, sync_directory
 from onetool.sources.bundles.records import BundleFile, ToolFile, Unreadable
 from onetool.sources.bundles.rules import unavailable
@@ -37,7 +46,12 @@ CHECK_SECONDS = 1.0  # time between two checks of the files for the index in mem
 REAP_SECONDS = 3600.0  # time between two removals of expired bundles
 RETRY_SECONDS = 5.0  # time until writing the index is tried again
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+_DAMAGED = {
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CONSTRAINT,
+}
 
 
 class BundleDirectory:
@@ -53,12 +67,15 @@ class BundleDirectory:
     ) -> None:
         """Create the object without disk access.
 
-        `on_scanned` is called in the background after the files have been compared, and then every `interval` seconds.
+        `on_scanned` is called in the background after the files have been compared, and then every
+        `interval` seconds.
         """
         self.root = root
         self._files = files or BundleFiles(root)
         self.index = BundleIndex(root / ".index")
-        self._memory = BundleIndex()  # of a store that does not exist, or whose index cannot be written
+        self._memory = (
+            BundleIndex()
+        )  # of a store that does not exist, or whose index cannot be written
         self.scratch = Scratch(root)
         self._closing = Event()
         self._store_lock = StoreLock(root / ".lock", self._closing)
@@ -83,7 +100,10 @@ class BundleDirectory:
         return not self.root.is_dir() or self.index.is_ready or self._memory.is_ready
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what `work` finds in the index. `work` may be called twice if the index is damaged."""
+        """Return what `work` finds in the index.
+
+        `work` may be called twice if the index is damaged.
+        """
         self._files.follow(self)
         if self.root.is_dir() and self._monotonic() >= self._memory_until:
             try:
@@ -100,14 +120,21 @@ class BundleDirectory:
             return work(database)
 
     def _update_memory(self, database: sqlite3.Connection) -> None:
-        """Compare the index in memory with the files. This neither takes the lock of the store nor writes anything."""
+        """Compare the index in memory with the files.
+
+        This neither takes the lock of the store nor writes anything.
+        """
         if self._monotonic() < self._memory_checked + CHECK_SECONDS:
             return
         try:
             if self.root.is_dir():
-                os.scandir(self.root).close()  # raises what would otherwise look like an empty store
+                os.scandir(
+                    self.root
+                ).close()  # raises what would otherwise look like an empty store
         except OSError as error:
-            raise unavailable(f"cannot read {self.root}: {error.strerror}", Location(str(self.root))) from None
+            raise unavailable(
+                f"cannot read {self.root}: {error.strerror}", Location(str(self.root))
+            ) from None
         IndexSync(self.root).update_all(database, Event())
         self._memory_checked = self._monotonic()
 
@@ -121,8 +148,12 @@ class BundleDirectory:
         raise unavailable("its index was deleted while it was being built")
 
     def _use_memory(self, error: Exception) -> None:
-        """Read from the index in memory for some seconds, after it has been compared with the files."""
-        self.problem = Problem.of(error if isinstance(error, BundleError) else storage_error(self.root, error))
+        """Read from the index in memory for some seconds, after it has been compared with the
+        files.
+        """
+        self.problem = Problem.of(
+            error if isinstance(error, BundleError) else storage_error(self.root, error)
+        )
         self._memory_until = self._monotonic() + RETRY_SECONDS
         self._memory_checked = float("-inf")
 
@@ -140,7 +171,9 @@ class BundleDirectory:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Hold the lock, with an index that agrees with the files; if it cannot be written, with one in memory."""
+        """Hold the lock, with an index that agrees with the files; if it cannot be written, with
+        one in memory.
+        """
         with self.converting_errors(), self._hold_lock():
             try:
                 self._repair()
@@ -195,7 +228,10 @@ class BundleDirectory:
         self._thread.mark.begin()
 
     def sync(self, paths: list[str]) -> None:
-        """Bring the index up to date with these files and finish the write. The caller holds the lock."""
+        """Bring the index up to date with these files and finish the write.
+
+        The caller holds the lock.
+        """
         self._files.record(self, paths)
         self.index_files(paths)
 
@@ -203,7 +239,11 @@ class BundleDirectory:
         """Bring the index up to date with these files. The caller holds the lock."""
         try:
             self._update_index({*paths, *self._list_stale()})
-        except (OSError, sqlite3.Error, IndexMissing) as error:  # the mark stays for the next process
+        except (
+            OSError,
+            sqlite3.Error,
+            IndexMissing,
+        ) as error:  # the mark stays for the next process
             self._thread.mark.is_stale = True
             self._use_memory(error)
 
@@ -233,7 +273,7 @@ class BundleDirectory:
         self._memory.close()
         self.scratch.close()
 
-    # --- repairs -----------------------------------------------------------------------------------------------
+    # --- repairs ----------------------------------------------------------------------------------
 
     def _recover(self) -> None:
         if self._store_lock.has_mark:
@@ -250,7 +290,9 @@ class BundleDirectory:
                 paths = self._list_stale()
                 for path in paths:
                     if path.endswith(f"/{BUNDLE_FILE}"):
-                        with suppress(OSError):  # it is not empty, so it was not being created or deleted
+                        with suppress(
+                            OSError
+                        ):  # it is not empty, so it was not being created or deleted
                             (self.root / path).parent.rmdir()
                 self._update_index(paths)
         except (IndexMissing, sqlite3.DatabaseError) as error:
@@ -297,9 +339,11 @@ class BundleDirectory:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            raise (unavailable(str(error)) if _is_locked(error) else storage_error(self.root, error)) from error
+            raise (
+                unavailable(str(error)) if _is_locked(error) else storage_error(self.root, error)
+            ) from error
 
-    # --- writes without the lock --------------------------------------------------------------------------------------
+    # --- writes without the lock ------------------------------------------------------------------
 
     def write(self, contents: Sequence[bytes]) -> list[Path]:
         """Write new files to the scratch directory, all or none."""
@@ -321,7 +365,7 @@ class BundleDirectory:
         for directory in directories:
             sync_directory(self.root / directory)
 
-    # --- writes of tools ------------------------------------------------------------------------------------------
+    # --- writes of tools --------------------------------------------------------------------------
 
     def add_tools(self, directory: str, files: Sequence[ToolFile], written: Sequence[Path]) -> None:
         self._reject_link(directory)
@@ -352,7 +396,7 @@ class BundleDirectory:
         with self._changing([path]):
             (self.root / path).unlink(missing_ok=True)
 
-    # --- writes of bundles ----------------------------------------------------------------------------------------
+    # --- writes of bundles ------------------------------------------------------------------------
 
     def find_directory(self, bundle_id: str) -> str | None:
         """Return the directory of a bundle, even of one that was just added by hand."""
@@ -421,14 +465,19 @@ class BundleDirectory:
         row = self.read(lambda database: database.execute(query, (bundle_id,)).fetchone())
         return None if row is None else str(row[0])
 
-    # --- in the background -------------------------------------------------------------------------------------
+    # --- in the background ------------------------------------------------------------------------
 
     def _start_rescan(self) -> None:
         if self._background is not None or self._closing.is_set():
             return
-        with self._starting, suppress(RuntimeError):  # no thread can be started: the next call tries again
+        with (
+            self._starting,
+            suppress(RuntimeError),
+        ):  # no thread can be started: the next call tries again
             if self._background is None:
-                self._background = Thread(target=self._rescan_in_background, name="onetool-bundles", daemon=True)
+                self._background = Thread(
+                    target=self._rescan_in_background, name="onetool-bundles", daemon=True
+                )
                 self._background.start()
 
     def _rescan_in_background(self) -> None:
@@ -444,7 +493,8 @@ class BundleDirectory:
 def _is_index_damaged(error: Exception) -> bool:
     """Return whether the index is damaged, rather than the disk failing or the index being locked."""
     return (
-        isinstance(error, IndexMissing) or (getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF) in _DAMAGED
+        isinstance(error, IndexMissing)
+        or (getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF) in _DAMAGED
     )
 
 

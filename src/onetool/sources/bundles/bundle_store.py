@@ -1,8 +1,8 @@
 """`BundleStore`: all operations on bundles and stored tools.
 
-Methods block on disk access, so callers on an event loop use threads. Any number of threads and processes may use one
-directory at once. If several errors apply, the first of these is raised: malformed ID, not found, built-in, state,
-body, duplicate.
+Methods block on disk access, so callers on an event loop use threads. Any number of threads and
+processes may use one directory at once. If several errors apply, the first of these is raised:
+malformed ID, not found, built-in, state, body, duplicate.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,15 @@ from onetool.sources.bundles.builtins import BuiltIns
 from onetool.sources.bundles.bundle_index import read_meta
 from onetool.sources.bundles.bundle_storage import BundleDirectory
 from onetool.sources.bundles.filenames import BUNDLE_FILE
-from onetool.sources.bundles.model import Bundle, BundleDraft, StoredTool, Switch, ToolDraft, check_depth, now
+from onetool.sources.bundles.model import (
+    Bundle,
+    BundleDraft,
+    StoredTool,
+    Switch,
+    ToolDraft,
+    check_depth,
+    now,
+)
 from onetool.sources.bundles.paging import PageTokens
 from onetool.sources.bundles.reader import BundleReader, UsageCounts, to_stored_tool
 from onetool.sources.bundles.records import MAX_FILE_BYTES, BundleFile, ToolFile
@@ -34,7 +42,9 @@ from onetool_child.json_types import JsonMapping
 
 Body = JsonMapping
 Pair = tuple[str, str]
-Check = Callable[[Bundle | StoredTool | None], None]  # gets the stored value, and raises to prevent the change
+Check = Callable[
+    [Bundle | StoredTool | None], None
+]  # gets the stored value, and raises to prevent the change
 
 
 def allow_any(_current: Bundle | StoredTool | None) -> None:
@@ -65,9 +75,11 @@ class BundleStore(BundleReader):
         self._max_tools = max_tools
         self._clock_watch = ClockWatch(lambda: clock().timestamp(), steady)
 
-    # --- bundles -----------------------------------------------------------------------------------------------
+    # --- bundles ----------------------------------------------------------------------------------
 
-    def put_bundle(self, bundle_id: str, draft: BundleDraft | Body, check: Check = allow_any) -> tuple[Bundle, bool]:
+    def put_bundle(
+        self, bundle_id: str, draft: BundleDraft | Body, check: Check = allow_any
+    ) -> tuple[Bundle, bool]:
         """Create or replace a bundle. Return it, and whether it is new."""
         bundle_id = rules.check_id(bundle_id)
         self._reject_built_in(self._find_bundle(bundle_id))
@@ -75,7 +87,9 @@ class BundleStore(BundleReader):
         with self._directory.writing():
             directory = self._directory.find_directory(bundle_id)
             current = self._find_bundle(bundle_id)
-            check(current.to_bundle() if current is not None and current.deleted_at is None else None)
+            check(
+                current.to_bundle() if current is not None and current.deleted_at is None else None
+            )
             other = self._find_bundle_by("slug", checked.slug)
             if other is not None and other.id != bundle_id:
                 message = f"slug {checked.slug!r} is already used by bundle {other.id}"
@@ -91,8 +105,13 @@ class BundleStore(BundleReader):
         self._directory.sync_directories(directory, ".")
         return file.to_bundle(built_in=False), is_new
 
-    def set_bundle_enabled(self, bundle_id: str, switch: bool | Body, check: Check = allow_any) -> Bundle:
-        """Enable or disable a bundle. `switch` may be the raw body of a PATCH request, which is validated."""
+    def set_bundle_enabled(
+        self, bundle_id: str, switch: bool | Body, check: Check = allow_any
+    ) -> Bundle:
+        """Enable or disable a bundle.
+
+        `switch` may be the raw body of a PATCH request, which is validated.
+        """
         row = self._get_bundle(bundle_id)
         is_enabled = _check_switch(switch, row)
         with self._directory.writing():
@@ -107,7 +126,10 @@ class BundleStore(BundleReader):
         return self.get_bundle(bundle_id)
 
     def delete_bundle(self, bundle_id: str, check: Check = allow_any) -> None:
-        """Delete a bundle. It can be restored for two days, unless the disk is too full to record the deletion."""
+        """Delete a bundle.
+
+        It can be restored for two days, unless the disk is too full to record the deletion.
+        """
         self._reject_built_in(self._get_bundle(bundle_id))
         with self._directory.writing():
             row = self._get_bundle(bundle_id)
@@ -123,10 +145,15 @@ class BundleStore(BundleReader):
                 self._directory.remove_bundle(row.directory)
         self._directory.sync_directories(row.directory, ".")
 
-    # --- tools -------------------------------------------------------------------------------------------------
+    # --- tools ------------------------------------------------------------------------------------
 
     def put_tool(
-        self, bundle_id: str, slug: str, version: str, draft: ToolDraft | Body, check: Check = allow_any
+        self,
+        bundle_id: str,
+        slug: str,
+        version: str,
+        draft: ToolDraft | Body,
+        check: Check = allow_any,
     ) -> StoredTool:
         return self.put_many(bundle_id, [(slug, version, draft)], check)[0]
 
@@ -138,7 +165,9 @@ class BundleStore(BundleReader):
         *,
         may_be_disabled: bool = False,
     ) -> list[StoredTool]:
-        """Store all tools, or none if one is rejected. The error details name it (`index`, `slug`, `version`).
+        """Store all tools, or none if one is rejected.
+
+        The error details name it (`index`, `slug`, `version`).
 
         With `may_be_disabled`, a disabled bundle accepts them.
         """
@@ -154,12 +183,20 @@ class BundleStore(BundleReader):
         for number, (slug, version, body) in enumerate(items):
             with _naming_item(number, slug, version):
                 draft = ToolDraft.of(self._restore_credentials(bundle_id, slug, body))
-            moment = start + timedelta(microseconds=number)  # later than the previous one: there is always a newest
+            moment = start + timedelta(
+                microseconds=number
+            )  # later than the previous one: there is always a newest
             files.append(ToolFile.new(self.new_id(), slug, version, draft, moment))
         self._reject_duplicates(bundle_id, files, check)
-        return self._store_new(bundle_id, files, check, may_be_disabled=may_be_disabled) if items else []
+        return (
+            self._store_new(bundle_id, files, check, may_be_disabled=may_be_disabled)
+            if items
+            else []
+        )
 
-    def _restore_credentials(self, bundle_id: str, slug: str, body: ToolDraft | Body) -> ToolDraft | Body:
+    def _restore_credentials(
+        self, bundle_id: str, slug: str, body: ToolDraft | Body
+    ) -> ToolDraft | Body:
         """Return the body with each mask replaced with the credential of the newest version."""
         if not isinstance(body, Mapping):
             return body
@@ -167,7 +204,9 @@ class BundleStore(BundleReader):
         check_depth(impl)
         if not isinstance(impl, Mapping) or credentials.find_mask_problem(impl) is None:
             return body
-        newest = max(self.list_bundle_tools(bundle_id, slug), key=attrgetter("modified_at"), default=None)
+        newest = max(
+            self.list_bundle_tools(bundle_id, slug), key=attrgetter("modified_at"), default=None
+        )
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
     def _store_new(
@@ -181,15 +220,22 @@ class BundleStore(BundleReader):
                 self._reject_duplicates(bundle_id, files, check)
                 stored = self._directory.read(lambda database: read_meta(database, "tools"))
                 if stored + len(files) > self._max_tools:
-                    message = f"the store holds {stored}, and bundles.maxTools allows {self._max_tools}"
+                    message = (
+                        f"the store holds {stored}, and bundles.maxTools allows {self._max_tools}"
+                    )
                     details = {"tools": stored, "max_tools": self._max_tools}
-                    raise BundleError(f"too many tools: {message}", code="too_large", details=details)
+                    raise BundleError(
+                        f"too many tools: {message}", code="too_large", details=details
+                    )
                 self._directory.add_tools(bundle.directory, files, written)
         finally:
             self._directory.scratch.drop(written)
         self._directory.sync_directories(bundle.directory)
         bodies = ((file.id, file.model_dump_json(by_alias=True)) for file in files)
-        rows = (ToolRow(0, tool_id, bundle.id, bundle.slug, True, "", body, 0, 0) for tool_id, body in bodies)
+        rows = (
+            ToolRow(0, tool_id, bundle.id, bundle.slug, True, "", body, 0, 0)
+            for tool_id, body in bodies
+        )
         return [to_stored_tool(row) for row in rows]
 
     def set_tool_enabled(
@@ -212,7 +258,9 @@ class BundleStore(BundleReader):
         self._directory.sync_directories(bundle.directory, ".")
         return self.get_tool(bundle_id, slug, version)
 
-    def delete_tool(self, bundle_id: str, slug: str, version: str, check: Check = allow_any) -> None:
+    def delete_tool(
+        self, bundle_id: str, slug: str, version: str, check: Check = allow_any
+    ) -> None:
         bundle, _ = self._get_tool(bundle_id, slug, version)
         self._reject_built_in(bundle)
         with self._directory.writing():
@@ -221,7 +269,7 @@ class BundleStore(BundleReader):
             self._directory.delete(f"{bundle.directory}/{row.file}")
         self._directory.sync_directories(bundle.directory)
 
-    # --- maintenance -------------------------------------------------------------------------------------------
+    # --- maintenance ------------------------------------------------------------------------------
 
     def new_id(self) -> str:
         import uuid_utils
@@ -229,18 +277,25 @@ class BundleStore(BundleReader):
         return str(uuid_utils.uuid7())
 
     def rescan(self) -> None:
-        """Update the index for files that were changed by hand. This also runs once in the background."""
+        """Update the index for files that were changed by hand.
+
+        This also runs once in the background.
+        """
         self._directory.rescan()
 
     @property
     def problems(self) -> list[Problem]:
         """Problems of the store and its files."""
-        problems = self._directory.read(lambda database: list_problems(database, self._directory.root))
+        problems = self._directory.read(
+            lambda database: list_problems(database, self._directory.root)
+        )
         usage = [Problem(self._usage.problem)] if self._usage.problem else []
         return [*problems, *self._directory.problems, *self._builtins.problems, *usage]
 
     def remove_expired(self) -> None:
-        """Remove bundles that were deleted two days ago and are still empty, unless the clock has jumped."""
+        """Remove bundles that were deleted two days ago and are still empty, unless the clock has
+        jumped.
+        """
         if not self._clock_watch.is_reliable():
             return
         for row in self._select(BundleRow, f"{BUNDLE} where deleted_at <= ?", self._expiry_limit()):
@@ -254,7 +309,7 @@ class BundleStore(BundleReader):
         self._directory.close()
         self._builtins.close()
 
-    # --- checks ------------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def _get_writable_bundle(self, bundle_id: str, *, may_be_disabled: bool) -> BundleRow:
         """Return a bundle whose tools may be changed."""
@@ -278,7 +333,9 @@ class BundleStore(BundleReader):
         files = [file for file in directory.glob("*.json") if file.name != BUNDLE_FILE]
         if files:
             message = f"bundle {row.id} is not empty; delete its tools first"
-            raise BundleError(message, code="bundle_not_empty", details={"bundle_id": row.id, "files": len(files)})
+            raise BundleError(
+                message, code="bundle_not_empty", details={"bundle_id": row.id, "files": len(files)}
+            )
 
     def _reject_duplicates(self, bundle_id: str, files: Sequence[ToolFile], check: Check) -> None:
         seen: set[Pair] = set()
@@ -296,7 +353,8 @@ class BundleStore(BundleReader):
     def _set_built_in_enabled(self, table: str, item_id: str, *, is_enabled: bool) -> None:
         states = self._builtins.render_states(table, item_id, enabled=is_enabled)
         self._directory.replace(BUILT_IN_STATES, states)
-        self._directory.increment_version()  # the index does not contain the enabled states of built-in bundles
+        # the index does not contain the enabled states of built-in bundles
+        self._directory.increment_version()
 
 
 def _built_in_error(bundle_id: str) -> BundleError:
@@ -318,14 +376,20 @@ def _check_content(number: int, file: ToolFile) -> bytes:
     """Return the content of a new file. Raise if it is too large."""
     content = file.text()
     if len(content) > MAX_FILE_BYTES:
-        message = f"tool {file.slug}@{file.version} is too large: {len(content)} bytes (at most {MAX_FILE_BYTES})"
+        message = (
+            f"tool {file.slug}@{file.version} is too large: {len(content)} bytes (at most"
+            f" {MAX_FILE_BYTES})"
+        )
         details = {"index": number, "slug": file.slug, "version": file.version}
         raise BundleError(message, code="too_large", details=details)
     return content
 
 
 def _check_switch(switch: bool | JsonMapping, bundle: BundleRow) -> bool:
-    """Return whether to enable a bundle or its tool. Of a built-in one, any other field is rejected as read-only."""
+    """Return whether to enable a bundle or its tool.
+
+    Of a built-in one, any other field is rejected as read-only.
+    """
     if isinstance(switch, bool):
         return switch
     if bundle.built_in and set(switch) - {"isEnabled"}:

@@ -1,4 +1,5 @@
-"""The difference between a stored bundle and a newer document: what an update would add, change and remove.
+"""The difference between a stored bundle and a newer document: what an update would add, change and
+remove.
 
 A tool is compared with the version that is called by its name. Literal credentials are masked.
 """
@@ -42,7 +43,9 @@ class ToolChange(_Part):
     slug: str
     version: str = Field(description="Version that is called now")
     new_version: str
-    is_edited: bool = Field(description="Whether the current version was not imported, but written here")
+    is_edited: bool = Field(
+        description="Whether the current version was not imported, but written here"
+    )
     changes: list[FieldChange]
 
 
@@ -62,7 +65,9 @@ class BundleDifference(_Part):
 
 
 def find_current(versions: Iterable[StoredTool]) -> StoredTool:
-    """Return the version that is called by the name of the tool: the newest one that is enabled, if any."""
+    """Return the version that is called by the name of the tool: the newest one that is enabled, if
+    any.
+    """
     return max(versions, key=lambda tool: (tool.is_enabled, tool.created_at))
 
 
@@ -80,16 +85,27 @@ def list_changes(old: Content, new: Content) -> list[FieldChange]:
     """Return what differs between two versions of a tool."""
     changes = (
         _compare("request", _mask(old), _mask(new), _render),
-        _compare("parameter", _list_parameters(old.arg_schema), _list_parameters(new.arg_schema), str),
+        _compare(
+            "parameter", _list_parameters(old.arg_schema), _list_parameters(new.arg_schema), str
+        ),
         _compare("description", _list_texts(old), _list_texts(new), str),
-        _compare("output", {"outputSchema": old.output_schema}, {"outputSchema": new.output_schema}, _render),
+        _compare(
+            "output",
+            {"outputSchema": old.output_schema},
+            {"outputSchema": new.output_schema},
+            _render,
+        ),
     )
     return [*islice(chain.from_iterable(changes), MAX_CHANGES)]
 
 
 def _list_texts(tool: Content) -> dict[str, str | None]:
     tags = ", ".join(tool.tags)
-    return {"displayName": tool.display_name, "description": tool.description or None, "tags": tags or None}
+    return {
+        "displayName": tool.display_name,
+        "description": tool.description or None,
+        "tags": tags or None,
+    }
 
 
 def _compare(part: Part, old: JsonMapping, new: JsonMapping, render: Any) -> Iterator[FieldChange]:
@@ -109,7 +125,9 @@ def _list_parameters(schema: JsonObject) -> dict[str, str]:
         str(name): f"{_render(part)}{' (required)' if name in needed else ''}"
         for name, part in (properties.items() if isinstance(properties, dict) else ())
     }
-    rest = {key: value for key, value in schema.items() if key not in {"properties", "required", "type"}}
+    rest = {
+        key: value for key, value in schema.items() if key not in {"properties", "required", "type"}
+    }
     return {**parameters, **({"(schema)": _render(rest)} if rest else {})}
 
 
@@ -124,8 +142,13 @@ def _render(value: Any) -> str:
 def _shorten_pair(before: str | None, after: str | None) -> tuple[str | None, str | None]:
     """Return both texts, from shortly before the first difference if they are long."""
     if before is None or after is None:
-        return (None if before is None else _shorten(before), None if after is None else _shorten(after))
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+        return (
+            None if before is None else _shorten(before),
+            None if after is None else _shorten(after),
+        )
+    same = sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
+    )
     start = max(0, same - CONTEXT_CHARS) if max(len(before), len(after)) > MAX_VALUE_CHARS else 0
     dots = "…" if start else ""
     return _shorten(dots + before[start:]), _shorten(dots + after[start:])

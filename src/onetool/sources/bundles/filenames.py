@@ -1,7 +1,8 @@
-"""Names of bundle directories and tool files, safe on file systems that fold case or normalize Unicode.
+"""Names of bundle directories and tool files, safe on file systems that fold case or normalize
+Unicode.
 
-Names are readable where possible. Lower-case ASCII names are used unchanged; any other slug or version is followed by
-a digest of its exact spelling, which alone identifies the file.
+Names are readable where possible. Lower-case ASCII names are used unchanged; any other slug or
+version is followed by a digest of its exact spelling, which alone identifies the file.
 """
 
 import re
@@ -12,7 +13,9 @@ from onetool.sources.bundles import rules
 
 BUNDLE_FILE = "bundle.json"
 SUFFIX = ".json"
-MAX_READABLE_BYTES = 90  # of the readable part; some encrypted file systems accept at most 143 bytes in all
+MAX_READABLE_BYTES = (
+    90  # of the readable part; some encrypted file systems accept at most 143 bytes in all
+)
 _PLAIN = re.compile(r"[a-z0-9-]+")
 _PLAIN_PAIR = re.compile(r"[a-z0-9-]+@[a-z0-9.-]+")
 _UUID_LENGTH = 36
@@ -29,11 +32,18 @@ def tool_file_names(slug: str, version: str) -> tuple[str, ...]:
 def is_tool_file(name: str, slug: str, version: str) -> bool:
     """Return whether a file name belongs to this tool. The part before a digest is ignored."""
     pair = f"{slug}@{version}"
-    return name == f"{pair}{SUFFIX}" if _PLAIN_PAIR.fullmatch(pair) else name.endswith(_digest_suffix(pair))
+    return (
+        name == f"{pair}{SUFFIX}"
+        if _PLAIN_PAIR.fullmatch(pair)
+        else name.endswith(_digest_suffix(pair))
+    )
 
 
 def directory_names(slug: str, bundle_id: str) -> tuple[str, ...]:
-    """Return the names that a new directory may have, the readable one first. The name stays if the slug changes."""
+    """Return the names that a new directory may have, the readable one first.
+
+    The name stays if the slug changes.
+    """
     if _PLAIN.fullmatch(slug):
         return (f"{slug}-{bundle_id}",)
     return f"{_truncate(slug)}-{bundle_id}", f"bundle-{bundle_id}"

@@ -1,7 +1,8 @@
 """File operations of the store: reading regular files only, and replacing files atomically.
 
-New files are written and synced in a scratch directory that belongs to one process, and then moved to their place. The
-process holds a lock there while it runs, so that the files of a dead process can be recognized and removed.
+New files are written and synced in a scratch directory that belongs to one process, and then moved
+to their place. The process holds a lock there while it runs, so that the files of a dead process
+can be recognized and removed.
 """
 
 import errno
@@ -23,7 +24,9 @@ _OUR_NAMES = re.compile(r"[0-9a-f]{16}(\.new)?")
 # Raised by file systems that do not accept a character, or for a name that is too long.
 _BAD_NAME = {errno.EILSEQ, errno.EINVAL, errno.ENAMETOOLONG}
 # Not all systems have these flags.
-_PLAIN_FILE = os.O_RDONLY + sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+_PLAIN_FILE = os.O_RDONLY + sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
+)
 
 
 @dataclass(frozen=True, slots=True)

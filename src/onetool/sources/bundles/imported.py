@@ -1,4 +1,5 @@
-"""The result of reading an OpenAPI document or a ZIP archive: request bodies for the store, and remaining steps.
+"""The result of reading an OpenAPI document or a ZIP archive: request bodies for the store, and
+remaining steps.
 
 Nothing is stored here.
 """
@@ -21,7 +22,8 @@ ToolEntry = tuple[str, str, JsonObject]
 class BundleImport:
     """A bundle to import.
 
-    `tools` are `(slug, version, body)`; `hosts` belong in http.allowedHosts, `secrets` in secrets.yaml.
+    `tools` are `(slug, version, body)`; `hosts` belong in http.allowedHosts, `secrets` in
+    secrets.yaml.
     """
 
     bundle: JsonObject
@@ -64,7 +66,9 @@ def _is_allowed(rules: HostRules, host: str) -> bool:
 
 
 def parse_host(url: str) -> str:
-    """Return the host as in http.allowedHosts: with the port only if it is not the default of the scheme."""
+    """Return the host as in http.allowedHosts: with the port only if it is not the default of the
+    scheme.
+    """
     try:
         return parse_target(url).authority
     except NetworkError:  # its calls are rejected

@@ -1,8 +1,8 @@
 """Import of bundles into the store, from an OpenAPI document or an archive. An import is atomic.
 
-A stored version never changes: existing tools stay and new ones are added. A tool that exists with the same version but
-other content is rejected, unless the update may choose another version. Local edits stay in use, unless the update
-replaces them.
+A stored version never changes: existing tools stay and new ones are added. A tool that exists with
+the same version but other content is rejected, unless the update may choose another version. Local
+edits stay in use, unless the update replaces them.
 """
 
 import hashlib
@@ -33,8 +33,9 @@ class VersionConflict(Exception):
 class UpdateOptions:
     """Options of an import into an existing bundle.
 
-    `renames_versions` stores a changed tool whose version exists under a new version. `replaced_edits` are the tools
-    whose local edits the import replaces (None means all). `disables_removed` disables tools that the document lacks.
+    `renames_versions` stores a changed tool whose version exists under a new version.
+    `replaced_edits` are the tools whose local edits the import replaces (None means all).
+    `disables_removed` disables tools that the document lacks.
     """
 
     renames_versions: bool = False
@@ -43,9 +44,14 @@ class UpdateOptions:
 
 
 class UpdatePlan:
-    """The plan of an update. `kept` are the tools whose local edits stay in use; they are not updated."""
+    """The plan of an update.
 
-    def __init__(self, found: BundleImport, stored: Iterable[StoredTool], options: UpdateOptions) -> None:
+    `kept` are the tools whose local edits stay in use; they are not updated.
+    """
+
+    def __init__(
+        self, found: BundleImport, stored: Iterable[StoredTool], options: UpdateOptions
+    ) -> None:
         self._options = options
         self._stored: dict[str, list[StoredTool]] = {}
         for tool in stored:
@@ -69,7 +75,9 @@ class UpdatePlan:
         elif same is not None and difference.has_same_content(same, new):
             self._count_unchanged()
         elif same is not None and not self._options.renames_versions:
-            raise VersionConflict(f"already has a different {slug}@{version}; a stored version never changes")
+            raise VersionConflict(
+                f"already has a different {slug}@{version}; a stored version never changes"
+            )
         else:
             self._change(entry, new, versions)
 
@@ -84,7 +92,13 @@ class UpdatePlan:
         is_edited = new.origin is not None and current.origin is None
         changes = difference.list_changes(current, new)
         self.difference.changed.append(
-            ToolChange(slug=slug, version=current.version, new_version=free, is_edited=is_edited, changes=changes)
+            ToolChange(
+                slug=slug,
+                version=current.version,
+                new_version=free,
+                is_edited=is_edited,
+                changes=changes,
+            )
         )
         replaced = self._options.replaced_edits
         if is_edited and replaced is not None and slug not in replaced:
@@ -93,7 +107,9 @@ class UpdatePlan:
             self.added.append((slug, free, body))
 
     def _count_unchanged(self) -> None:
-        self.difference = self.difference.model_copy(update={"unchanged": self.difference.unchanged + 1})
+        self.difference = self.difference.model_copy(
+            update={"unchanged": self.difference.unchanged + 1}
+        )
 
     def _find_removed(self, found: BundleImport) -> Iterator[ToolOutline]:
         """Yield the imported tools that a document lacks. An archive removes nothing."""
@@ -113,7 +129,10 @@ def _find_free_version(version: str, versions: Collection[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """The result of an import. `added` are the tools that did not exist before, `kept` those with local edits."""
+    """The result of an import.
+
+    `added` are the tools that did not exist before, `kept` those with local edits.
+    """
 
     bundle: Bundle
     is_new: bool
@@ -124,7 +143,9 @@ class ImportResult:
 
 
 def is_bundle(content: bytes) -> bool:
-    """Return whether the content is a ZIP archive, or a document that declares itself as OpenAPI or Swagger."""
+    """Return whether the content is a ZIP archive, or a document that declares itself as OpenAPI or
+    Swagger.
+    """
     if content.startswith(ZIP_MAGIC):
         return True
     text = content.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -132,7 +153,9 @@ def is_bundle(content: bytes) -> bool:
 
 
 def _declares_version(text: bytes) -> bool:
-    """Return whether the document has a version key: at the top level in JSON, else anywhere (YAML, or comments)."""
+    """Return whether the document has a version key: at the top level in JSON, else anywhere (YAML,
+    or comments).
+    """
     import orjson
 
     try:
@@ -150,7 +173,10 @@ def read(
     auth: str | None = None,
     headers: Iterable[str] = (),
 ) -> BundleImport:
-    """Read an archive or a document. `name`, if given, replaces the slug; the rest applies to documents."""
+    """Read an archive or a document.
+
+    `name`, if given, replaces the slug; the rest applies to documents.
+    """
     from onetool.sources.bundles import archive
     from onetool.sources.bundles.openapi import to_bundle
     from onetool.sources.bundles.openapi.names import build_bundle_slug
@@ -158,7 +184,10 @@ def read(
     if not content.startswith(ZIP_MAGIC):
         return to_bundle(content, name=name, server=server, auth=auth, headers=headers)
     if server or auth or [*headers]:
-        raise invalid("a server, authentication and headers can be added to an OpenAPI document, not to an archive")
+        raise invalid(
+            "a server, authentication and headers can be added to an OpenAPI document, not to an"
+            " archive"
+        )
     unpacked = archive.unpack(content)
     if name:
         unpacked.bundle["slug"] = build_bundle_slug(name, "")
@@ -166,7 +195,11 @@ def read(
 
 
 def import_bundle(
-    store: BundleStore, found: BundleImport, options: UpdateOptions | None = None, *, dry: bool = False
+    store: BundleStore,
+    found: BundleImport,
+    options: UpdateOptions | None = None,
+    *,
+    dry: bool = False,
 ) -> ImportResult:
     """Store a bundle as a new one, or its tools as new versions in the bundle with its slug.
 
@@ -174,7 +207,11 @@ def import_bundle(
     """
     existing = store.bundle_by_slug(found.bundle["slug"])
     if existing is None or existing.slug != found.bundle["slug"]:
-        return ImportResult(_preview(found), is_new=True, added=found.tools) if dry else _import_new(store, found)
+        return (
+            ImportResult(_preview(found), is_new=True, added=found.tools)
+            if dry
+            else _import_new(store, found)
+        )
     _reject_different(store, found, existing)
     try:
         plan = UpdatePlan(found, store.list_bundle_tools(existing.id), options or UpdateOptions())
@@ -197,8 +234,12 @@ def _apply_update(store: BundleStore, result: ImportResult) -> None:
 
 
 def compute_basis(store: BundleStore, bundle: Bundle) -> str:
-    """Return a digest of the versions of a bundle, which changes with each change that a difference depends on."""
-    tools = sorted((tool.slug, tool.version, tool.is_enabled) for tool in store.list_bundle_tools(bundle.id))
+    """Return a digest of the versions of a bundle, which changes with each change that a difference
+    depends on.
+    """
+    tools = sorted(
+        (tool.slug, tool.version, tool.is_enabled) for tool in store.list_bundle_tools(bundle.id)
+    )
     return hashlib.sha256(repr((bundle.id, bundle.is_enabled, tools)).encode()).hexdigest()[:32]
 
 
@@ -216,7 +257,9 @@ def _import_new(store: BundleStore, found: BundleImport) -> ImportResult:
 
 def _preview(found: BundleImport) -> Bundle:
     body = {"description": "", **found.bundle}
-    return Bundle.model_construct(slug=body["slug"], display_name=body["displayName"], description=body["description"])
+    return Bundle.model_construct(
+        slug=body["slug"], display_name=body["displayName"], description=body["description"]
+    )
 
 
 def _reject_different(store: BundleStore, found: BundleImport, existing: Bundle) -> None:

@@ -1,7 +1,8 @@
-"""Models of bundles and stored tools: drafts that are sent, values that the store returns, and their JSON.
+"""Models of bundles and stored tools: drafts that are sent, values that the store returns, and
+their JSON.
 
-A draft is validated when it is created. Values from the store were validated when they were stored, and are immutable.
-JSON is camelCase, Python snake_case. Nothing here touches the disk.
+A draft is validated when it is created. Values from the store were validated when they were stored,
+and are immutable. JSON is camelCase, Python snake_case. Nothing here touches the disk.
 """
 
 from collections.abc import Callable, Mapping
@@ -92,7 +93,9 @@ _VERSION: JsonObject = {
 _ID: JsonObject = {
     "type": "string",
     "format": "uuid",
-    "pattern": "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$",
+    "pattern": (
+        "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
+    ),
     "description": "A UUID of version 7",
     "examples": [rules.EXAMPLE_ID],
 }
@@ -109,7 +112,9 @@ Moment = Annotated[
 Slug = Annotated[str, _make_validator(rules.slug_problem), WithJsonSchema(_SLUG)]
 PackSlug = Annotated[str, _make_validator(rules.bundle_slug_problem), WithJsonSchema(_SLUG)]
 Version = Annotated[str, _make_validator(rules.version_problem), WithJsonSchema(_VERSION)]
-DisplayName = Annotated[str, _make_validator(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)]
+DisplayName = Annotated[
+    str, _make_validator(rules.display_name_problem), WithJsonSchema(_DISPLAY_NAME)
+]
 Description = Annotated[
     str,
     _make_validator(rules.description_problem),
@@ -121,7 +126,9 @@ Tags = Annotated[
     _make_validator(rules.tags_problem),
     Field(json_schema_extra={"uniqueItems": True, "maxItems": rules.MAX_TAGS}),
 ]
-Id = Annotated[str, AfterValidator(partial(rules.check_id, what="bundle or tool")), WithJsonSchema(_ID)]
+Id = Annotated[
+    str, AfterValidator(partial(rules.check_id, what="bundle or tool")), WithJsonSchema(_ID)
+]
 
 
 camel_case = ConfigDict(
@@ -148,7 +155,7 @@ class StoredModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
 
-# --- requests ------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 class _Draft(StoredModel):
@@ -215,7 +222,9 @@ class ToolDraft(_Draft):
         if self.http_impl is not None:
             from onetool.sources.http.definition import HttpImpl, find_placeholder_problem
 
-            _raise_problem(find_placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema))
+            _raise_problem(
+                find_placeholder_problem(HttpImpl.model_validate(self.http_impl), self.arg_schema)
+            )
         return self
 
     @field_validator("arg_schema")
@@ -225,7 +234,10 @@ class ToolDraft(_Draft):
 
         kinds = schema.get("type", "object")
         if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-            raise ValueError('must be the schema of an object, {"type": "object", ...}, because arguments are named')
+            raise ValueError(
+                'must be the schema of an object, {"type": "object", ...}, because arguments are'
+                " named"
+            )
         _raise_problem(credentials.find_mask_problem(schema))
         return _validate_schema(schema)
 
@@ -251,7 +263,9 @@ def list_warnings(bundle_slug: str, impl: JsonMapping | None, schema: object) ->
     effect = "contains a literal credential, which is masked in responses and removed from exports"
     warnings = []
     for location, _ in credentials.find(impl):
-        name = secret_name(bundle_slug, "auth" if location.endswith("auth.value") else location.rpartition(".")[2])
+        name = secret_name(
+            bundle_slug, "auth" if location.endswith("auth.value") else location.rpartition(".")[2]
+        )
         hint = f"run `onetool secret set {name}`, and write ${{secret:{name}}}"
         warnings.append(f"httpImpl.{location} {effect}. Hint: {hint}")
     hint = "remove it, and write ${secret:NAME} in httpImpl"
@@ -272,9 +286,13 @@ def _validate_schema(schema: JsonObject) -> JsonObject:
 
 
 def check_depth(value: Any, level: int = 0) -> None:
-    """Reject values that are nested so deeply that they would break a parser, and text that UTF-8 cannot encode."""
+    """Reject values that are nested so deeply that they would break a parser, and text that UTF-8
+    cannot encode.
+    """
     if level > MAX_NESTING:
-        raise rules.invalid(f"the body is nested too deeply (at most {MAX_NESTING} levels of objects and lists)")
+        raise rules.invalid(
+            f"the body is nested too deeply (at most {MAX_NESTING} levels of objects and lists)"
+        )
     if isinstance(value, Mapping):
         for key, item in value.items():
             _check_text(key)
@@ -284,7 +302,9 @@ def check_depth(value: Any, level: int = 0) -> None:
             check_depth(item, level + 1)
     elif isinstance(value, str):
         _check_text(value)
-    elif not (value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))):
+    elif not (
+        value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+    ):
         raise rules.invalid(f"the body cannot be stored: {value!r} is not a JSON value")
 
 
@@ -295,12 +315,18 @@ def _check_text(text: Any) -> None:
 
 
 def to_bundle_error(error: ValidationError) -> BundleError:
-    """Return an error with the first problems and their fields, but without values, because these may be secrets."""
+    """Return an error with the first problems and their fields, but without values, because these
+    may be secrets.
+    """
     count = error.error_count()
     if count > MAX_COUNTED_PROBLEMS:
-        return BundleError(f"invalid body: {count:,} problems", code="invalid", details={"problems": []})
+        return BundleError(
+            f"invalid body: {count:,} problems", code="invalid", details={"problems": []}
+        )
     problems = []
-    for item in error.errors(include_url=False, include_context=False, include_input=False)[:MAX_LISTED_PROBLEMS]:
+    for item in error.errors(include_url=False, include_context=False, include_input=False)[
+        :MAX_LISTED_PROBLEMS
+    ]:
         field = shorten(".".join(map(str, item["loc"])), MAX_QUOTED_CHARS) or "body"
         problems.append({"field": field, "problem": describe_problem(item)})
     text = "; ".join(f"{problem['field']}: {problem['problem']}" for problem in problems)
@@ -309,7 +335,7 @@ def to_bundle_error(error: ValidationError) -> BundleError:
     return BundleError(f"invalid body: {text}", code="invalid", details={"problems": problems})
 
 
-# --- responses -----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------
 
 
 class Bundle(StoredModel):
@@ -326,7 +352,8 @@ class Bundle(StoredModel):
 class StoredTool(StoredModel):
     """A version of a stored tool.
 
-    A tool can be called if `is_enabled` and `bundle_enabled` are both true. REST does not show `bundle_enabled`.
+    A tool can be called if `is_enabled` and `bundle_enabled` are both true. REST does not show
+    `bundle_enabled`.
     """
 
     id: Id
@@ -365,7 +392,9 @@ class StoredTool(StoredModel):
         fields = dict(self)
         if warnings:
             fields["http_impl"] = credentials.mask(self.http_impl)
-            fields["arg_schema"] = credentials.replace_in_schema(self.arg_schema, lambda *_: credentials.MASK)
+            fields["arg_schema"] = credentials.replace_in_schema(
+                self.arg_schema, lambda *_: credentials.MASK
+            )
         return StoredToolView.model_construct(**fields, warnings=warnings)
 
     def as_json(self) -> JsonObject:
@@ -384,7 +413,9 @@ class StoredTool(StoredModel):
 class StoredToolView(StoredTool):
     """A stored tool. Literal credentials are masked."""
 
-    warnings: list[str] = Field(default=[], exclude_if=not_, description="Literal credentials in the tool")
+    warnings: list[str] = Field(
+        default=[], exclude_if=not_, description="Literal credentials in the tool"
+    )
 
     def to_view(self) -> "StoredToolView":
         return self
@@ -404,7 +435,9 @@ class ToolHit:
     match: Match
 
     def to_view(self) -> FoundTool:
-        return FoundTool.model_construct(**dict(self.tool.to_view()), score=self.score, match=self.match)
+        return FoundTool.model_construct(
+            **dict(self.tool.to_view()), score=self.score, match=self.match
+        )
 
     def as_json(self) -> JsonObject:
         return self.to_view().as_json()

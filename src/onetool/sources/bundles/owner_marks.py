@@ -1,6 +1,7 @@
 """The names under which an owner disables stored tools and bundles. They outlive what they name.
 
-A tool or bundle that is deleted and stored again, by any request or import, stays disabled until an owner enables it.
+A tool or bundle that is deleted and stored again, by any request or import, stays disabled until an
+owner enables it.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,13 +21,16 @@ def list_names(slug: str, tool: str, version: str) -> list[str]:
 def list_marks(store: BundleStore, tools: Sequence[StoredTool], *, on: bool) -> list[str]:
     """Return what to mark after these versions of a tool were enabled or disabled.
 
-    The name without a version is marked if no version is left, so that no new one takes over. Blocks on disk access.
+    The name without a version is marked if no version is left, so that no new one takes over.
+    Blocks on disk access.
     """
     marks = []
     for tool in tools:
         name, with_version = list_names(tool.bundle_slug, tool.slug, tool.version)
         marks += [tool.id, with_version]
-        if on or not any(other.is_enabled for other in store.list_bundle_tools(tool.bundle_id, tool.slug)):
+        if on or not any(
+            other.is_enabled for other in store.list_bundle_tools(tool.bundle_id, tool.slug)
+        ):
             marks.append(name)
     return marks
 

@@ -1,8 +1,8 @@
 """Pagination with signed page tokens.
 
-A token holds the position after which the next page begins, and a digest of the filters, so that it continues only the
-list that it came from. It is signed with a key that is kept in the store, so that it is valid after a restart and in
-every process.
+A token holds the position after which the next page begins, and a digest of the filters, so that it
+continues only the list that it came from. It is signed with a key that is kept in the store, so
+that it is valid after a restart and in every process.
 """
 
 import base64
@@ -41,7 +41,9 @@ class PageTokens:
         return base64.urlsafe_b64encode(self._signature(content) + content).decode().rstrip("=")
 
     def make_page(self, filters: object, size: int, items: Sequence[tuple[Position, T]]) -> Page[T]:
-        """Return the first page of these items; if there are more than fit, with the token of the next page."""
+        """Return the first page of these items; if there are more than fit, with the token of the
+        next page.
+        """
         page = items[:size]
         token = self.make(filters, page[-1][0]) if len(items) > size else None
         return Page([item for _, item in page], token)
@@ -53,12 +55,20 @@ class PageTokens:
         content = self._verify(token)
         digest, position = json.loads(content)
         if digest != _digest(filters):
-            raise rules.invalid("invalid page token: it was issued for other filters; send the same filters with it")
+            raise rules.invalid(
+                "invalid page token: it was issued for other filters; send the same filters with it"
+            )
         return list(position)
 
     def _verify(self, token: object) -> bytes:
-        error = rules.invalid("invalid page token: send nextPageToken unchanged, or none for the first page")
-        if not isinstance(token, str) or not 0 < len(token) <= MAX_TOKEN_LENGTH or not token.isascii():
+        error = rules.invalid(
+            "invalid page token: send nextPageToken unchanged, or none for the first page"
+        )
+        if (
+            not isinstance(token, str)
+            or not 0 < len(token) <= MAX_TOKEN_LENGTH
+            or not token.isascii()
+        ):
             raise error
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)

@@ -1,7 +1,8 @@
-"""Reads of the store: stored and built-in bundles and tools, with their call counts from the statistics.
+"""Reads of the store: stored and built-in bundles and tools, with their call counts from the
+statistics.
 
-Lists are read from the index alone. For a single bundle or tool, the file is checked first, because it may have been
-changed by hand.
+Lists are read from the index alone. For a single bundle or tool, the file is checked first, because
+it may have been changed by hand.
 """
 
 import json
@@ -76,7 +77,9 @@ class UsageCounts:
                     marks = ", ".join("?" * len(batch))
                     query = f"SELECT tool, calls, last FROM usage WHERE tool IN ({marks})"  # noqa: S608 - only marks
                     for tool, calls, last in tables.execute(query, batch):
-                        usage[tool] = StoredToolUsage(calls, timestamp(datetime.fromtimestamp(last, UTC)))
+                        usage[tool] = StoredToolUsage(
+                            calls, timestamp(datetime.fromtimestamp(last, UTC))
+                        )
         except (OSError, ToolError) as error:
             self.problem = f"cannot read call counts of stored tools: {error}"
         return usage
@@ -91,7 +94,7 @@ class BundleReader:
     _tokens: PageTokens
     _clock: Callable[[], datetime]
 
-    # --- one bundle --------------------------------------------------------------------------------------------
+    # --- one bundle -------------------------------------------------------------------------------
 
     def get_bundle(self, bundle_id: str) -> Bundle:
         return self._get_bundle(bundle_id).to_bundle()
@@ -101,7 +104,9 @@ class BundleReader:
         bundle_id = rules.check_id(bundle_id)
         row = self._find_bundle(bundle_id)
         if row is None or row.deleted_at is not None:
-            raise BundleError(f"bundle {bundle_id} not found", code="not_found", details={"bundle_id": bundle_id})
+            raise BundleError(
+                f"bundle {bundle_id} not found", code="not_found", details={"bundle_id": bundle_id}
+            )
         return row
 
     def _find_bundle(self, bundle_id: str) -> BundleRow | None:
@@ -125,12 +130,18 @@ class BundleReader:
         return next(reversed(self._select(BundleRow, f"{BUNDLE} where id = ?", bundle_id)), None)
 
     def bundle_by_slug(self, slug: str) -> Bundle | None:
-        """Return the bundle with this slug, else the first by ID with this name in Python code, else None."""
-        row = self._find_bundle_by("slug", slug) or self._find_bundle_by("python_name", python_name(slug))
+        """Return the bundle with this slug, else the first by ID with this name in Python code,
+        else None.
+        """
+        row = self._find_bundle_by("slug", slug) or self._find_bundle_by(
+            "python_name", python_name(slug)
+        )
         return row.to_bundle() if row else None
 
     def _find_bundle_by(self, column: str, value: str) -> BundleRow | None:
-        """Return the first bundle by ID with this value in a column: its slug, or its name in Python code."""
+        """Return the first bundle by ID with this value in a column: its slug, or its name in
+        Python code.
+        """
         query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
         return next(iter(self._select(BundleRow, query, value)), None)
 
@@ -141,7 +152,7 @@ class BundleReader:
     def _expiry_limit(self) -> int:
         return microseconds(self._clock() - RESTORE_PERIOD)
 
-    # --- one tool ----------------------------------------------------------------------------------------------
+    # --- one tool ---------------------------------------------------------------------------------
 
     def get_tool(self, bundle_id: str, slug: str, version: str) -> StoredTool:
         _, row = self._get_tool(bundle_id, slug, version)
@@ -171,7 +182,7 @@ class BundleReader:
         """Return the files that differ from the index."""
         return [path for path in paths if read_stamp(self._directory.root / path) != stamp]
 
-    # --- lists -------------------------------------------------------------------------------------------------
+    # --- lists ------------------------------------------------------------------------------------
 
     def list_bundles(
         self,
@@ -200,7 +211,9 @@ class BundleReader:
         token: str | None = None,
     ) -> Page[StoredTool]:
         filters = _make_filters(tags, bundle_ids, include_disabled=include_disabled)
-        return self._list_page(["tools", *filters], size, token, partial(list_tools, filters=filters), self._to_tools)
+        return self._list_page(
+            ["tools", *filters], size, token, partial(list_tools, filters=filters), self._to_tools
+        )
 
     def _list_page(
         self,
@@ -210,7 +223,10 @@ class BundleReader:
         list_rows: Callable[..., list[Any]],
         convert: Callable[..., list[T]],
     ) -> Page[T]:
-        """Return a page ordered by ID. `list_rows` gets the ID after which the page begins, and the number of rows."""
+        """Return a page ordered by ID.
+
+        `list_rows` gets the ID after which the page begins, and the number of rows.
+        """
         size = check_page_size(size)
         (after,) = self._tokens.read(token, scope) or [""]
         rows = self._read_all(partial(list_rows, after=after, limit=size + 1))
@@ -221,7 +237,8 @@ class BundleReader:
     def search(
         self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
     ) -> Page[ToolHit]:
-        """Return the best hits first, and the newest first in each rank (see `onetool.sources.bundles.bundle_search`).
+        """Return the best hits first, and the newest first in each rank (see
+        `onetool.sources.bundles.bundle_search`).
 
         The position of a hit is its rank, its key, and the number of its index.
         """
@@ -232,7 +249,13 @@ class BundleReader:
         hits: list[tuple[tuple[int, int, int], ToolRow]] = []
         for number, read in enumerate((self._directory.read, self._builtins.read)):
             start = None if after is None else (after[0], after[1] + (number > after[2]))
-            find = partial(find_ranked, query=query, after=start, include_disabled=include_disabled, limit=size + 1)
+            find = partial(
+                find_ranked,
+                query=query,
+                after=start,
+                include_disabled=include_disabled,
+                limit=size + 1,
+            )
             hits += [((rank, row.key, number), row) for rank, row in read(find)]
         hits.sort(key=lambda hit: (hit[0][0], -hit[0][1], hit[0][2]))
         tools = self._to_tools([row for _, row in hits])
@@ -248,10 +271,13 @@ class BundleReader:
         return self._to_tools(self._select(ToolRow, query, self._get_bundle(bundle_id).id, slug))
 
     def list_tools_with(self, text: str) -> list[tuple[str, str]]:
-        """Return the JSON of all tools that contains a text, each with the slug of its bundle. This reads all tools."""
+        """Return the JSON of all tools that contains a text, each with the slug of its bundle.
+
+        This reads all tools.
+        """
         return self._select(lambda slug, body: (slug, body), BODIES_WITH, text)
 
-    # --- by name in code ------------------------------------------------------------------------------------------
+    # --- by name in code --------------------------------------------------------------------------
 
     @property
     def is_indexed(self) -> bool:
@@ -259,8 +285,13 @@ class BundleReader:
         return self._directory.is_ready
 
     def find_slugs(self, words: Collection[str]) -> set[str]:
-        """Return the bundles whose names are among these words. They are read from the files, without the index."""
-        built_in = self._builtins.read(lambda database: database.execute("select slug from bundles").fetchall())
+        """Return the bundles whose names are among these words.
+
+        They are read from the files, without the index.
+        """
+        built_in = self._builtins.read(
+            lambda database: database.execute("select slug from bundles").fetchall()
+        )
         slugs = self._directory.read_slugs() | {slug for (slug,) in built_in}
         names = set(map(python_name, words))
         return {slug for slug in slugs if python_name(slug) in names}
@@ -271,9 +302,13 @@ class BundleReader:
 
     def find_tool(self, slug: str, tool_slug: str, version: str | None) -> ToolRow | None:
         """Return a tool. Without a version, it is the newest that is enabled."""
-        return next(iter(self._select(ToolRow, f"{NAMED_TOOL} limit 1", slug, tool_slug, version)), None)
+        return next(
+            iter(self._select(ToolRow, f"{NAMED_TOOL} limit 1", slug, tool_slug, version)), None
+        )
 
-    def list_names(self, pack: StoredPack, after: str, limit: int | None = None) -> list[RegistryEntry]:
+    def list_names(
+        self, pack: StoredPack, after: str, limit: int | None = None
+    ) -> list[RegistryEntry]:
         """Return tools of a bundle after this slug, ordered by slug, at most `limit`."""
         return self._select(
             lambda name, summary, enabled: RegistryEntry(name, summary, bool(enabled)),
@@ -281,11 +316,16 @@ class BundleReader:
         )
 
     def count_tools(self) -> dict[str, tuple[int, int]]:
-        """Return the number of tools of each bundle by ID, and how many can be called. Versions count once."""
+        """Return the number of tools of each bundle by ID, and how many can be called.
+
+        Versions count once.
+        """
         return dict(self._select(lambda bundle, total, enabled: (bundle, (total, enabled)), COUNTS))
 
     def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
-        """Return the enabled tools of a bundle with the approximate size of their definitions in bytes."""
+        """Return the enabled tools of a bundle with the approximate size of their definitions in
+        bytes.
+        """
         return self._select(lambda name, size: (name, size), DEFINITION_SIZES, pack.id)
 
     def readers(self) -> "list[IndexReader]":
@@ -299,10 +339,12 @@ class BundleReader:
             return 0
         return self._directory.read(lambda database: read_meta(database, "version"))
 
-    # --- both indexes -------------------------------------------------------------------------------------------
+    # --- both indexes -----------------------------------------------------------------------------
 
     def _select(self, make: Callable[..., T], query: str, *values: object) -> list[T]:
-        """Return what a query finds in the store, and then in the built-in bundles, each row converted by `make`."""
+        """Return what a query finds in the store, and then in the built-in bundles, each row
+        converted by `make`.
+        """
         rows = self._read_all(lambda database: database.execute(query, values).fetchall())
         return [make(*row) for row in rows]
 
@@ -314,7 +356,9 @@ class BundleReader:
         return [to_stored_tool(row, usage.get(row.id, NEVER_USED)) for row in rows]
 
 
-def _make_filters(tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool) -> Filters:
+def _make_filters(
+    tags: Iterable[str] | None, bundles: Iterable[str] | None, *, include_disabled: bool
+) -> Filters:
     return Filters(
         None if tags is None else sorted(set(tags)),
         None if bundles is None else sorted(set(map(rules.check_id, bundles))),
@@ -324,7 +368,9 @@ def _make_filters(tags: Iterable[str] | None, bundles: Iterable[str] | None, *, 
 
 def tool_not_found(bundle_id: str, slug: str, version: str) -> BundleError:
     details = {"bundle_id": bundle_id, "slug": slug, "version": version}
-    return BundleError(f"tool {slug}@{version} not found in bundle {bundle_id}", code="not_found", details=details)
+    return BundleError(
+        f"tool {slug}@{version} not found in bundle {bundle_id}", code="not_found", details=details
+    )
 
 
 def to_stored_tool(row: ToolRow, usage: StoredToolUsage = NEVER_USED) -> StoredTool:

@@ -1,7 +1,8 @@
 """The file formats of the store: `bundle.json` and one file for each tool.
 
-Files with a newer schema version or invalid content raise `Unreadable` with a reason. Reading checks the structure, but
-not the content of schemas and requests: their errors are reported when the tool is called.
+Files with a newer schema version or invalid content raise `Unreadable` with a reason. Reading
+checks the structure, but not the content of schemas and requests: their errors are reported when
+the tool is called.
 """
 
 import json
@@ -59,7 +60,10 @@ class _File(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            what = f"{'.'.join(map(str, first['loc'])) or 'content'}: {first['msg'].removeprefix('Value error, ')}"
+            what = (
+                f"{'.'.join(map(str, first['loc'])) or 'content'}:"
+                f" {first['msg'].removeprefix('Value error, ')}"
+            )
             raise Unreadable(f"is not a valid {cls.what} file: {what}") from None
 
     def text(self) -> bytes:
@@ -81,7 +85,10 @@ def check_version(data: object) -> None:
     if type(version) is not int or version < 1:
         raise Unreadable("has no schemaVersion")
     if version > SCHEMA_VERSION:
-        reason = f"was written by a newer OneTool (schemaVersion {version}; this one supports {SCHEMA_VERSION})"
+        reason = (
+            f"was written by a newer OneTool (schemaVersion {version}; this one supports"
+            f" {SCHEMA_VERSION})"
+        )
         raise Unreadable(reason, UPGRADE)
 
 
@@ -98,7 +105,9 @@ class BundleFile(_File):
 
     @classmethod
     def new(cls, bundle_id: str, draft: BundleDraft, moment: datetime) -> Self:
-        return cls.model_construct(id=bundle_id, created_at=moment, modified_at=moment, **dict(draft))
+        return cls.model_construct(
+            id=bundle_id, created_at=moment, modified_at=moment, **dict(draft)
+        )
 
     def replace_with(self, draft: BundleDraft, moment: datetime) -> Self:
         """Return the bundle with the values of the draft, restored if it was deleted.
@@ -106,11 +115,19 @@ class BundleFile(_File):
         Enabling or disabling it does not change `modified_at`.
         """
         sent = {name: value for name, value in draft if name != "is_enabled"}
-        modified = moment if any(getattr(self, name) != value for name, value in sent.items()) else self.modified_at
-        return self.model_copy(update={**dict(draft), "modified_at": modified, "soft_deleted_at": None})
+        modified = (
+            moment
+            if any(getattr(self, name) != value for name, value in sent.items())
+            else self.modified_at
+        )
+        return self.model_copy(
+            update={**dict(draft), "modified_at": modified, "soft_deleted_at": None}
+        )
 
     def to_bundle(self, *, built_in: bool) -> Bundle:
-        fields = {name: getattr(self, name) for name in Bundle.model_fields if name != "is_built_in"}
+        fields = {
+            name: getattr(self, name) for name in Bundle.model_fields if name != "is_built_in"
+        }
         return Bundle.model_construct(**fields, is_built_in=built_in)
 
 
@@ -135,7 +152,9 @@ class ToolFile(_File):
     @classmethod
     def new(cls, tool_id: str, slug: str, version: str, draft: ToolDraft, moment: datetime) -> Self:
         times = {"created_at": moment, "modified_at": moment}
-        return cls.model_construct(None, id=tool_id, slug=slug, version=version, **times, **dict(draft))
+        return cls.model_construct(
+            None, id=tool_id, slug=slug, version=version, **times, **dict(draft)
+        )
 
     @model_validator(mode="after")
     def _check_implementation(self) -> Self:

@@ -32,7 +32,10 @@ not exists (
     select 1 from tools o where o.bundle = t.bundle and o.slug = t.slug and (o.enabled, o.key) > (t.enabled, t.key)
 )
 """
-NAMED_TOOL = f"{TOOL} b.slug = ? and t.slug = ? and (?3 is null or t.version = ?3) order by t.enabled desc, t.key desc"
+NAMED_TOOL = (
+    f"{TOOL} b.slug = ? and t.slug = ? and (?3 is null or t.version = ?3) order by t.enabled desc,"
+    " t.key desc"
+)
 PACKS = f"""
 select slug, id, enabled, not exists (select 1 from tools t where t.bundle = b.id),
     coalesce(substr(json_extract(body, '$.description'), 1, 1000), ''), {BUILT_IN}
@@ -126,15 +129,22 @@ def get_tools(database: sqlite3.Connection, keys: Iterable[int]) -> list[ToolRow
     return [ToolRow(*row) for row in rows if row]
 
 
-def list_bundles(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[BundleRow]:
+def list_bundles(
+    database: sqlite3.Connection, filters: Filters, after: str, limit: int
+) -> list[BundleRow]:
     """Return bundles ordered by ID, which never changes, so that a list continues where it stopped."""
     bundles = None if filters.bundles is None else json.dumps(filters.bundles)
     values = {"after": after, "all": filters.include_disabled, "bundles": bundles, "limit": limit}
     return [BundleRow(*row) for row in database.execute(BUNDLE_LIST, values)]
 
 
-def list_tools(database: sqlite3.Connection, filters: Filters, after: str, limit: int) -> list[ToolRow]:
-    """Return tools ordered by ID. Each tag and each bundle is a sorted list of its own; the lists are merged."""
+def list_tools(
+    database: sqlite3.Connection, filters: Filters, after: str, limit: int
+) -> list[ToolRow]:
+    """Return tools ordered by ID.
+
+    Each tag and each bundle is a sorted list of its own; the lists are merged.
+    """
     lists = []
     values = {"after": after, "all": filters.include_disabled, "limit": limit}
     for tag, bundle in product(*([None] if names is None else names for names in filters[:2])):
@@ -143,6 +153,10 @@ def list_tools(database: sqlite3.Connection, filters: Filters, after: str, limit
         in_tag = "true" if tag is None else "g.tag = :tag"
         condition = in_tag if bundle is None else f"{in_tag} and {row}.bundle = :bundle"
         statement = TOOL_IDS.format(row=row, source=source, condition=condition)
-        lists.append(database.execute(statement, {**values, "tag": tag, "bundle": bundle}).fetchall())
-    keys = (key for key, _ in groupby(key for _, key in heapq.merge(*lists)))  # a tool with two tags appears twice
+        lists.append(
+            database.execute(statement, {**values, "tag": tag, "bundle": bundle}).fetchall()
+        )
+    keys = (
+        key for key, _ in groupby(key for _, key in heapq.merge(*lists))
+    )  # a tool with two tags appears twice
     return get_tools(database, islice(keys, limit))

@@ -1,6 +1,7 @@
 """Validation of slugs, versions, tags, display names and IDs, with the error messages.
 
-Values are neither normalized nor trimmed: an accepted value is stored as sent. Only IDs are converted to lower case.
+Values are neither normalized nor trimmed: an accepted value is stored as sent. Only IDs are
+converted to lower case.
 """
 
 import re
@@ -41,7 +42,10 @@ def check_id(text: object, what: str = "bundle") -> str:
     bundle_id = text.lower() if isinstance(text, str) else ""
     if not is_id(bundle_id):
         quoted = _quote(text)
-        raise invalid(f"invalid {what} ID {quoted}: expected a UUID of version 7, like {EXAMPLE_ID}", value=quoted)
+        raise invalid(
+            f"invalid {what} ID {quoted}: expected a UUID of version 7, like {EXAMPLE_ID}",
+            value=quoted,
+        )
     return bundle_id
 
 
@@ -83,14 +87,21 @@ def version_problem(text: object) -> str | None:
     if not isinstance(text, str):
         return "it must be a string"
     if text in {".", ".."}:
-        return "'.' and '..' are not allowed, because they are directory names; write 1.0, for example"
-    return _length_problem(text) or _character_problem(text.replace(".", "-"), "letters, digits, dashes and dots")
+        return (
+            "'.' and '..' are not allowed, because they are directory names; write 1.0, for example"
+        )
+    return _length_problem(text) or _character_problem(
+        text.replace(".", "-"), "letters, digits, dashes and dots"
+    )
 
 
 def tags_problem(tags: list[str]) -> str | None:
     invalid_tags = [tag for tag in tags if not _TAG.fullmatch(tag)]
     if invalid_tags:
-        return f"invalid tag {_quote(invalid_tags[0])}: expected a letter or _, then up to 63 letters, digits, _ or -"
+        return (
+            f"invalid tag {_quote(invalid_tags[0])}: expected a letter or _, then up to 63 letters,"
+            " digits, _ or -"
+        )
     if len(tags) > MAX_TAGS:
         return f"too many tags: {len(tags)} (at most {MAX_TAGS})"
     return "duplicate tag" if len(set(tags)) < len(tags) else None
@@ -101,7 +112,9 @@ def display_name_problem(text: str) -> str | None:
         return "it must not be blank"
     if len(text) > MAX_DISPLAY_NAME_LENGTH:
         return f"it has {len(text)} characters (at most {MAX_DISPLAY_NAME_LENGTH})"
-    if not text.isprintable() and any(unicodedata.category(character) == "Cc" for character in text):
+    if not text.isprintable() and any(
+        unicodedata.category(character) == "Cc" for character in text
+    ):
         return "it must be one line without control characters"
     if escape_invisible(text) != text:
         return f"it contains invisible characters: {escape_invisible(text)!r}"
@@ -115,7 +128,9 @@ def description_problem(text: str) -> str | None:
 
 
 def unwritable_problem(text: str) -> str | None:
-    """Return a problem if the text has lone surrogates: JSON can escape them, but UTF-8 cannot encode them."""
+    """Return a problem if the text has lone surrogates: JSON can escape them, but UTF-8 cannot
+    encode them.
+    """
     return "it contains a lone surrogate (half of a character)" if _SURROGATE.search(text) else None
 
 

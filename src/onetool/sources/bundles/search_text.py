@@ -1,6 +1,7 @@
 """The searchable text of stored tools, split into words in the same way as for `ot.search`.
 
-The fields are in the order in which matches count: slug, display name, tags, description, names of the bundle.
+The fields are in the order in which matches count: slug, display name, tags, description, names of
+the bundle.
 """
 
 from collections.abc import Mapping
@@ -36,21 +37,33 @@ def to_document(tool: ToolFile, bundle_slug: str) -> SearchDocument:
         if has_valid_structure(tool.arg_schema) and "properties" in tool.arg_schema
         else ()
     )
-    arguments = (f"{name} {part.get('description', '')}" if isinstance(part, Mapping) else name for name, part in parts)
+    arguments = (
+        f"{name} {part.get('description', '')}" if isinstance(part, Mapping) else name
+        for name, part in parts
+    )
     return SearchDocument("tool", f"{bundle_slug}.{tool.slug}", about, " ".join(arguments))
 
 
 def has_valid_structure(schema: object) -> bool:
-    """Return whether a schema has the structure that signatures and searches rely on. It may still be invalid."""
+    """Return whether a schema has the structure that signatures and searches rely on.
+
+    It may still be invalid.
+    """
     if not isinstance(schema, Mapping):
         return False
     parts = schema.get("properties", {})
     required = schema.get("required", [])
-    return isinstance(parts, Mapping) and isinstance(required, list) and all(map(_is_valid_property, parts.values()))
+    return (
+        isinstance(parts, Mapping)
+        and isinstance(required, list)
+        and all(map(_is_valid_property, parts.values()))
+    )
 
 
 def _is_valid_property(part: object) -> bool:
     if isinstance(part, bool):
         return True
     kinds = {"type": str | list, "enum": list, "description": str}
-    return isinstance(part, Mapping) and all(isinstance(part[key], kind) for key, kind in kinds.items() if key in part)
+    return isinstance(part, Mapping) and all(
+        isinstance(part[key], kind) for key, kind in kinds.items() if key in part
+    )

@@ -1,6 +1,8 @@
-"""Secrets that the tools of a bundle may send, and where: the setting `bundle_secrets`, which only an owner changes.
+"""Secrets that the tools of a bundle may send, and where: the setting `bundle_secrets`, which only
+an owner changes.
 
-A stored tool can name any secret. OneTool sends the secret only if an owner allowed it for that bundle and that origin.
+A stored tool can name any secret. OneTool sends the secret only if an owner allowed it for that
+bundle and that origin.
 """
 
 import json
@@ -38,8 +40,15 @@ class SecretUse(NamedTuple):
     @property
     def problem(self) -> Problem:
         """The problem if it is not allowed."""
-        message = f"tools of bundle {self.bundle} may not send the secret {self.name} to {self.origin}"
-        return Problem(message, f"to allow it, an owner can run `{self.command}`", code=NOT_BOUND, level=WARNING)
+        message = (
+            f"tools of bundle {self.bundle} may not send the secret {self.name} to {self.origin}"
+        )
+        return Problem(
+            message,
+            f"to allow it, an owner can run `{self.command}`",
+            code=NOT_BOUND,
+            level=WARNING,
+        )
 
     def is_allowed(self, settings: Settings) -> bool:
         bindings: Bindings = settings.bundle_secrets.get(self.bundle, {})
@@ -54,7 +63,10 @@ class SecretUse(NamedTuple):
 
 
 def normalize_origin(text: str) -> str:
-    """Return the origin of a URL. A host alone stands for https. Raise NetworkError if it is invalid."""
+    """Return the origin of a URL.
+
+    A host alone stands for https. Raise NetworkError if it is invalid.
+    """
     return parse_target(text if "://" in text else f"https://{text}").origin
 
 
@@ -66,7 +78,9 @@ def _list_origins(bindings: Bindings, name: str) -> list[str]:
     return origins
 
 
-def change_bindings(bindings: Bindings | None, use: SecretUse, *, is_allowed: bool) -> dict[str, list[str]] | None:
+def change_bindings(
+    bindings: Bindings | None, use: SecretUse, *, is_allowed: bool
+) -> dict[str, list[str]] | None:
     """Return the entry of a bundle with a use added or removed; None if nothing is left."""
     changed = {name: list(origins) for name, origins in (bindings or {}).items()}
     others = [text for text in changed.pop(use.name, []) if text != use.origin]
@@ -75,9 +89,11 @@ def change_bindings(bindings: Bindings | None, use: SecretUse, *, is_allowed: bo
 
 
 def find_secret_uses(tools: Iterable[tuple[str, str]]) -> list[SecretUse]:
-    """Return the uses of secrets in tools, which are given as the slug of their bundle and their JSON.
+    """Return the uses of secrets in tools, which are given as the slug of their bundle and their
+    JSON.
 
-    Only tools that differ in secrets or origins are parsed. Invalid definitions are left out: their calls fail.
+    Only tools that differ in secrets or origins are parsed. Invalid definitions are left out: their
+    calls fail.
     """
     relevant = {(bundle, *RELEVANT.findall(text)): (bundle, text) for bundle, text in tools}
     uses: set[SecretUse] = set()

@@ -1,7 +1,8 @@
 """Bundles as packs: a tool source that reads from the index of the store.
 
-A tool is read when its name is used; lists and searches read the index page by page. The store has a version number, so
-that a change by another process is seen by the next call. `onetool.sources.bundles.bundle_store` stores bundles.
+A tool is read when its name is used; lists and searches read the index page by page. The store has
+a version number, so that a change by another process is seen by the next call.
+`onetool.sources.bundles.bundle_store` stores bundles.
 """
 
 import asyncio
@@ -35,7 +36,12 @@ from onetool.runs.results.blobs import Media
 from onetool.settings.load import Loaded
 from onetool.settings.model import OAuth, PackSettings
 from onetool.settings.paths import resolve_path
-from onetool.sources.bundles.secret_bindings import REFERENCE, SecretUse, find_secret_uses, list_uses
+from onetool.sources.bundles.secret_bindings import (
+    REFERENCE,
+    SecretUse,
+    find_secret_uses,
+    list_uses,
+)
 from onetool.sources.search.search_documents import StoredTools
 from onetool.state.stats.details import BYTES_PER_TOKEN
 from onetool.state.storage import State
@@ -66,20 +72,28 @@ MAX_RECENT = 1_000  # cached tools
 MAX_SIMILAR = 20
 MAX_READERS = 16
 MAX_WRITERS = 8
-LIST_TIMEOUT_SECONDS = 1.0  # how long lists and searches of a server wait for an index that is being built
+LIST_TIMEOUT_SECONDS = (
+    1.0  # how long lists and searches of a server wait for an index that is being built
+)
 CLOSE_TIMEOUT_SECONDS = 2.0  # time to complete the batch of an index that is being built
 
 
 def bundles_directory(loaded: Loaded) -> Path:
-    return resolve_path(loaded.settings.bundles.dir, loaded.directories.data, loaded.directories.home)
+    return resolve_path(
+        loaded.settings.bundles.dir, loaded.directories.data, loaded.directories.home
+    )
 
 
 def open_store(loaded: Loaded, state: State) -> "BundleStore":
     """Return the configured store. The caller closes it."""
-    return open_bundles(state, bundles_directory(loaded), loaded.settings.bundles.max_tools, BUILT_IN)
+    return open_bundles(
+        state, bundles_directory(loaded), loaded.settings.bundles.max_tools, BUILT_IN
+    )
 
 
-def open_bundles(state: State, directory: Path, max_tools: int, builtin: Path | None = None) -> "BundleStore":
+def open_bundles(
+    state: State, directory: Path, max_tools: int, builtin: Path | None = None
+) -> "BundleStore":
     """Return the store in this directory, or in the database that replicas share."""
     from onetool.sources.bundles.bundle_storage import BundleDirectory  # needs SQLite and pydantic
     from onetool.sources.bundles.bundle_store import BundleStore
@@ -96,7 +110,9 @@ def open_bundles(state: State, directory: Path, max_tools: int, builtin: Path | 
 
 
 class BundleSource(ToolSource):
-    """The tools of the bundle store. Only the names of packs and recently used tools are kept in memory.
+    """The tools of the bundle store.
+
+    Only the names of packs and recently used tools are kept in memory.
 
     Methods that block on disk access say so: call them in a thread.
     """
@@ -159,7 +175,10 @@ class BundleSource(ToolSource):
         return self._store
 
     async def read(self, work: "Callable[[BundleStore], T]") -> T:
-        """Return what the function reads from the store, in a thread. Readers never wait for another process."""
+        """Return what the function reads from the store, in a thread.
+
+        Readers never wait for another process.
+        """
         return await run_in_thread(work, self.store, limiter=self._readers)
 
     async def write(self, work: "Callable[[BundleStore], T]") -> T:
@@ -172,13 +191,23 @@ class BundleSource(ToolSource):
         return self._building is not None and not self._building.done()
 
     def note_unlisted(self, _context: ToolContext, /) -> str:
-        return "stored tools are not listed yet: their index is being built." if self.is_building else ""
+        return (
+            "stored tools are not listed yet: their index is being built."
+            if self.is_building
+            else ""
+        )
 
     def findings(self) -> list[Problem]:
         """Return the problems of the store and of names in it. Blocks on disk access."""
         stored = self._store.problems if self._store is not None and not self.is_building else []
-        rates = [Problem(self._rates.problem)] if self._rates is not None and self._rates.problem else []
-        conflicts = [_describe_conflict(self.packs[name].slug) for name in sorted(self._find_conflicts())]
+        rates = (
+            [Problem(self._rates.problem)]
+            if self._rates is not None and self._rates.problem
+            else []
+        )
+        conflicts = [
+            _describe_conflict(self.packs[name].slug) for name in sorted(self._find_conflicts())
+        ]
         unallowed = [use.problem for use in self.list_secret_uses() if self._is_withheld(use)]
         return [*stored, *rates, *conflicts, *unallowed]
 
@@ -196,23 +225,28 @@ class BundleSource(ToolSource):
         if building is not None:
             await asyncio.wait((building,), timeout=CLOSE_TIMEOUT_SECONDS)
 
-    # --- packs --------------------------------------------------------------------------------------------------------
+    # --- packs ------------------------------------------------------------------------------------
 
     async def refresh(self, words: Collection[str] | None = None, /) -> None:
         """Read the packs of the store; `words`, if given, are the only names that matter.
 
-        A missing index is built in a thread. A list waits for it for a limited time. Who names a pack waits longer, and
-        so does a process that cannot list the tools later.
+        A missing index is built in a thread. A list waits for it for a limited time. Who names a
+        pack waits longer, and so does a process that cannot list the tools later.
         """
         is_brief = words is None and self.keeps_running
-        max_seconds = LIST_TIMEOUT_SECONDS if is_brief else self._loaded.settings.execution.timeout / 2
+        max_seconds = (
+            LIST_TIMEOUT_SECONDS if is_brief else self._loaded.settings.execution.timeout / 2
+        )
         await self._read_or_build(words, max_seconds)
 
     async def load_pack_names(self) -> None:
         await self._read_or_build(None, LIST_TIMEOUT_SECONDS)
 
     async def _read_or_build(self, words: Collection[str] | None, max_seconds: float) -> None:
-        """Read the packs. Wait for a missing index: lists until it has been built for `max_seconds`, others as long."""
+        """Read the packs.
+
+        Wait for a missing index: lists until it has been built for `max_seconds`, others as long.
+        """
         if await run_in_thread(self._read_packs):
             return
         slugs: set[str] = set()
@@ -250,7 +284,9 @@ class BundleSource(ToolSource):
                 problem = Problem(_bundle_disabled_reason(pack.slug), code=DISABLED)
                 unusable |= dict.fromkeys((pack.slug, name), problem)
             elif pack.is_empty:
-                unusable |= dict.fromkeys((pack.slug, name), Problem(f"bundle {pack.slug} has no tools"))
+                unusable |= dict.fromkeys(
+                    (pack.slug, name), Problem(f"bundle {pack.slug} has no tools")
+                )
         if packs != self.packs:
             self.packs = packs
             self._usable = packs.keys() - unusable.keys()
@@ -258,16 +294,24 @@ class BundleSource(ToolSource):
         self.version = version
 
     def problems(self) -> Mapping[str, Problem]:
-        conflicts = {name: _describe_conflict(self.packs[name].slug) for name in self._find_conflicts()}
+        conflicts = {
+            name: _describe_conflict(self.packs[name].slug) for name in self._find_conflicts()
+        }
         return {**self._unusable, **conflicts}
 
     def _find_conflicts(self) -> set[str]:
-        """Return the names of bundles that are packs of another source: rights to that pack must not cover them."""
+        """Return the names of bundles that are packs of another source: rights to that pack must
+        not cover them.
+        """
         return self._list_other_packs() & self.packs.keys()
 
     def _list_other_packs(self) -> set[str]:
         others = [source for source in self._registry.sources if source is not self]
-        return {python_name(name) for source in others for name in (*source.pack_names, *source.problems())}
+        return {
+            python_name(name)
+            for source in others
+            for name in (*source.pack_names, *source.problems())
+        }
 
     def find_sign_in_target(self, name: str) -> SignInTarget | None:
         """Return what to sign in to for the tools of a bundle, or None. Blocks on disk access."""
@@ -277,7 +321,9 @@ class BundleSource(ToolSource):
         if not flows:
             return None
         origin, flow = flows[0]
-        scopes = dict.fromkeys(scope for place, other in flows if place == origin for scope in other.scopes)
+        scopes = dict.fromkeys(
+            scope for place, other in flows if place == origin for scope in other.scopes
+        )
         return self._make_target(name, origin, flow.model_copy(update={"scopes": tuple(scopes)}))
 
     def _make_target(self, slug: str, origin: str, flow: "OAuthFlow") -> SignInTarget:
@@ -297,7 +343,8 @@ class BundleSource(ToolSource):
             self._building_since = loop.time()
 
             def build(store: "BundleStore") -> None:
-                gc.freeze()  # building triggers many garbage collections, which must not scan all live objects
+                # building triggers many garbage collections, which must not scan all live objects
+                gc.freeze()
                 is_busy = True
                 while is_busy and self._building is building:
                     is_busy = _is_busy(store)
@@ -322,7 +369,10 @@ class BundleSource(ToolSource):
         return "" if bundle is None else clean(bundle.description)
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
-        """Return the number of tools of a pack, or only of those that can be called. Blocks on disk access."""
+        """Return the number of tools of a pack, or only of those that can be called.
+
+        Blocks on disk access.
+        """
         if self._counted[0] != self.version:
             self._counted = self.version, self.store.count_tools()
         stored = self.packs.get(pack)
@@ -338,12 +388,13 @@ class BundleSource(ToolSource):
             if token is None:
                 return bundles
 
-    # --- tools --------------------------------------------------------------------------------------------------------
+    # --- tools ------------------------------------------------------------------------------------
 
     def find(self, name: str, *, include_disabled: bool = False) -> Tool | None:
         """Return the current tool with this name, or this name and version. Blocks on disk access.
 
-        Tools of a disabled bundle are found only by name and version, unless `include_disabled` is set.
+        Tools of a disabled bundle are found only by name and version, unless `include_disabled` is
+        set.
         """
         stored_name = self._parse_name(name)
         if stored_name is None or self.is_building:
@@ -352,10 +403,14 @@ class BundleSource(ToolSource):
         key = str(stored_name)
         with self._lock:
             recent = self._recent.get(key)
-            if row is None or not (row.bundle_enabled or stored_name.version is not None or include_disabled):
+            if row is None or not (
+                row.bundle_enabled or stored_name.version is not None or include_disabled
+            ):
                 self._recent.pop(key, None)
                 return None
-            tool = recent[1] if recent is not None and recent[0] == row else self._make_tool(row, key)
+            tool = (
+                recent[1] if recent is not None and recent[0] == row else self._make_tool(row, key)
+            )
             self._recent[key] = row, tool
         return tool
 
@@ -377,7 +432,9 @@ class BundleSource(ToolSource):
         recent = [name for name in list(self._recent) if name.startswith(start) and "@" not in name]
         return {python_name(name.removeprefix(start)) for name in recent}
 
-    def entries(self, pack: str | None = None, *, at_once: int | None = None) -> Iterator[RegistryEntry]:
+    def entries(
+        self, pack: str | None = None, *, at_once: int | None = None
+    ) -> Iterator[RegistryEntry]:
         return self.names(pack, at_once=at_once)
 
     def names(
@@ -392,8 +449,12 @@ class BundleSource(ToolSource):
 
         With `include_disabled`, tools of disabled bundles are included.
         """
-        names = (self.packs.keys() if pack is None else {pack} & self.packs.keys()) - self._find_conflicts()
-        for stored in sorted((self.packs[name] for name in names), key=lambda stored: f"{stored.slug}."):
+        names = (
+            self.packs.keys() if pack is None else {pack} & self.packs.keys()
+        ) - self._find_conflicts()
+        for stored in sorted(
+            (self.packs[name] for name in names), key=lambda stored: f"{stored.slug}."
+        ):
             start = f"{stored.slug}."
             is_before = start < after and not after.startswith(start)
             if is_before or stored.is_empty or not (include_disabled or stored.enabled):
@@ -406,11 +467,16 @@ class BundleSource(ToolSource):
     def definition_tokens(self) -> Iterator[tuple[str, int]]:
         """Yield the approximate number of tokens of each definition. Blocks on disk access."""
         for pack in self.packs.values():
-            yield from ((name, -(-size // BYTES_PER_TOKEN)) for name, size in self.store.definition_sizes(pack))
+            yield from (
+                (name, -(-size // BYTES_PER_TOKEN))
+                for name, size in self.store.definition_sizes(pack)
+            )
 
     def searchable(self) -> StoredTools:
         """Return what a search needs. Blocks on disk access."""
-        packs = {name: pack.description for name, pack in self.packs.items() if name in self._usable}
+        packs = {
+            name: pack.description for name, pack in self.packs.items() if name in self._usable
+        }
         return StoredTools(self.version, packs, self.store.readers())
 
     def similar(self, name: str, /) -> list[str]:
@@ -423,13 +489,15 @@ class BundleSource(ToolSource):
         return str(StoredName.of(stored))
 
     def apply_state(self, stored: "StoredTool") -> "StoredTool":
-        """Return the tool with its current state: it is disabled while its Python function is missing."""
+        """Return the tool with its current state: it is disabled while its Python function is
+        missing.
+        """
         function = stored.python_impl.function if stored.python_impl else None
         if function is None or self._registry.get(function) is not None:
             return stored
         return stored.as_disabled(_missing_function_reason(function))
 
-    # --- one tool ---------------------------------------------------------------------------------------------------
+    # --- one tool ---------------------------------------------------------------------------------
 
     def _make_tool(self, row: "ToolRow", key: str) -> Tool:
         from onetool.sources.bundles.reader import to_stored_tool
@@ -445,8 +513,14 @@ class BundleSource(ToolSource):
         tool = Tool(
             name=name,
             backend=self._make_backend(stored),
-            input=ForeignSchema(lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)),
-            output=ForeignSchema.from_json(stored.output_schema) if stored.output_schema is not None else None,
+            input=ForeignSchema(
+                lambda: clean_schema(stored.arg_schema if is_readable else ANY_OBJECT)
+            ),
+            output=(
+                ForeignSchema.from_json(stored.output_schema)
+                if stored.output_schema is not None
+                else None
+            ),
             description=clean(stored.description or stored.display_name),
             permissions=frozenset({Permission.NETWORK}) if stored.type == "http" else frozenset(),
             effects=effects,
@@ -465,7 +539,9 @@ class BundleSource(ToolSource):
         if stored.python_impl is not None:
             return _FunctionBackend(stored.python_impl.function)
         pack = self._pack_settings(stored.bundle_slug) or PackSettings()
-        return _LazyBackend(lambda: self._make_http_backend(stored), stored.http_impl or {}, tuple(pack.accounts))
+        return _LazyBackend(
+            lambda: self._make_http_backend(stored), stored.http_impl or {}, tuple(pack.accounts)
+        )
 
     def _make_http_backend(self, stored: "StoredTool") -> "HttpBackend":
         from onetool.sources.http.backend import HttpBackend
@@ -487,9 +563,15 @@ class BundleSource(ToolSource):
         )
 
     def list_secret_uses(self) -> list[SecretUse]:
-        """Return which secrets the tools of each bundle use, and where they send them. Blocks on disk access."""
+        """Return which secrets the tools of each bundle use, and where they send them.
+
+        Blocks on disk access.
+        """
         if self._secret_uses[0] != self.version:
-            self._secret_uses = self.version, find_secret_uses(self.store.list_tools_with(REFERENCE))
+            self._secret_uses = (
+                self.version,
+                find_secret_uses(self.store.list_tools_with(REFERENCE)),
+            )
         return self._secret_uses[1]
 
     def add_problems(self, stored: "StoredTool") -> "StoredTool":
@@ -503,7 +585,10 @@ class BundleSource(ToolSource):
         return [name for name in names if name not in self._loaded.secrets]
 
     def _get_secret(self, bundle: str, origin: str, name: str) -> str | None:
-        """Return a secret for a request to an origin, or None if it is not set. Raise if no owner allowed it."""
+        """Return a secret for a request to an origin, or None if it is not set.
+
+        Raise if no owner allowed it.
+        """
         value = self._loaded.secrets.get(name)
         if value is not None:
             SecretUse(bundle, name, origin).require_allowed(self._loaded.settings)
@@ -511,7 +596,10 @@ class BundleSource(ToolSource):
 
 
 def _is_busy(store: "BundleStore") -> bool:
-    """Build a missing index. Return whether another process still does that; the next read raises other errors."""
+    """Build a missing index.
+
+    Return whether another process still does that; the next read raises other errors.
+    """
     try:
         store.version()
     except BundleError as error:
@@ -539,12 +627,16 @@ def _read_effects(impl: "JsonObject | None") -> tuple[frozenset[Effect], bool, f
         return READ_ONLY, False, frozenset()
     steps = impl.get("steps")
     requests = [impl, *(steps if isinstance(steps, list) else [])]
-    methods = {str(request.get("method")).upper() for request in requests if isinstance(request, Mapping)}
+    methods = {
+        str(request.get("method")).upper() for request in requests if isinstance(request, Mapping)
+    }
     options = impl.get("response")
     text = json.dumps(impl, default=str)
     saves = isinstance(options, Mapping) and bool(options.get("saveTo"))
     kind = Effect.READ if methods <= SAFE_METHODS and not saves else Effect.WRITE
-    is_private = any(mark in text for mark in ("${secret:", "${file:", '"auth":', '"hmac":', "uthorization"))
+    is_private = any(
+        mark in text for mark in ("${secret:", "${file:", '"auth":', '"hmac":', "uthorization")
+    )
     labels = frozenset({UNTRUSTED, PRIVATE} if is_private else {UNTRUSTED})
     return frozenset({kind, Effect.EXTERNAL}), methods <= IDEMPOTENT_METHODS, labels
 
@@ -586,7 +678,9 @@ def _bundle_disabled_reason(slug: str) -> str:
 class _LazyBackend:
     """A backend that is created at the first call: most tools of a large bundle are never called."""
 
-    def __init__(self, make: Callable[[], Backend], impl: "JsonObject", accounts: tuple[str, ...]) -> None:
+    def __init__(
+        self, make: Callable[[], Backend], impl: "JsonObject", accounts: tuple[str, ...]
+    ) -> None:
         self._make = make
         self._impl = impl
         self.accounts = accounts
@@ -597,7 +691,9 @@ class _LazyBackend:
 
     async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         if self._made is None:
-            self._made = await run_in_thread(self._make)  # a large definition takes long to validate
+            self._made = await run_in_thread(
+                self._make
+            )  # a large definition takes long to validate
         return await self._made.invoke(tool, args, context)
 
     def list_origins(self) -> list[str]:
@@ -608,7 +704,9 @@ class _LazyBackend:
 
 
 class _FunctionBackend:
-    """The backend of a stored tool that calls a registered function, which needs its own permissions."""
+    """The backend of a stored tool that calls a registered function, which needs its own
+    permissions.
+    """
 
     def __init__(self, function: str) -> None:
         self._function = function

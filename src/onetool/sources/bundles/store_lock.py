@@ -1,8 +1,10 @@
-"""The lock of the store: one writer at a time across all processes, with a mark to recover from crashes.
+"""The lock of the store: one writer at a time across all processes, with a mark to recover from
+crashes.
 
-It is a kernel lock on a file. A writer makes the file one byte long before it changes files of the store, and empties
-it when the index agrees with them again. A process that gets the lock and finds a byte knows that a writer died: the
-index may disagree with any file. Readers take no lock: they check the size of the file.
+It is a kernel lock on a file. A writer makes the file one byte long before it changes files of the
+store, and empties it when the index agrees with them again. A process that gets the lock and finds
+a byte knows that a writer died: the index may disagree with any file. Readers take no lock: they
+check the size of the file.
 """
 
 import os
@@ -23,7 +25,10 @@ LONG_WAIT_SECONDS = 1.0
 
 
 class WriteMark:
-    """The mark in the lock file. It `is_stale` if the index may disagree with other files than those being written."""
+    """The mark in the lock file.
+
+    It `is_stale` if the index may disagree with other files than those being written.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -82,12 +87,16 @@ class StoreLock:
             os.close(descriptor)
 
     def _wait(self, descriptor: int, started: float) -> None:
-        """Poll for the lock: the kernel would wait forever, and a writer needs a millisecond or two."""
+        """Poll for the lock: the kernel would wait forever, and a writer needs a millisecond or
+        two.
+        """
         while not try_lock(descriptor):
             waited = time.monotonic() - started
             if waited > LOCK_TIMEOUT_SECONDS:
                 raise self._busy_error()
-            if self._closing.wait(SHORT_PAUSE_SECONDS if waited < LONG_WAIT_SECONDS else LONG_PAUSE_SECONDS):
+            if self._closing.wait(
+                SHORT_PAUSE_SECONDS if waited < LONG_WAIT_SECONDS else LONG_PAUSE_SECONDS
+            ):
                 raise unavailable("it was closed while another process had locked it")
 
     def _is_current(self, descriptor: int) -> bool:
@@ -99,5 +108,8 @@ class StoreLock:
 
     def _busy_error(self) -> BundleError:
         duration = f"{LOCK_TIMEOUT_SECONDS:g} s"
-        message = f"another process has locked the bundle store for {duration} ({self._file}); try again, or stop it"
+        message = (
+            f"another process has locked the bundle store for {duration} ({self._file}); try again,"
+            " or stop it"
+        )
         return BundleError(message, code="busy", details={})

@@ -1,7 +1,7 @@
 """Synchronization of the index with the files of the store: all files, or those that changed.
 
-The files are authoritative. A file that cannot be read is recorded as a problem and left unchanged. Everything except
-`find_differences` requires the lock of the store.
+The files are authoritative. A file that cannot be read is recorded as a problem and left unchanged.
+Everything except `find_differences` requires the lock of the store.
 """
 
 import os
@@ -51,7 +51,10 @@ class IndexSync:
         index_rows(database)
 
     def update_all(self, database: sqlite3.Connection, closing: Event) -> None:
-        """Update the index from all files, in batches. Each is kept if the process ends or `closing` is set."""
+        """Update the index from all files, in batches.
+
+        Each is kept if the process ends or `closing` is set.
+        """
         paths = sort_paths(self.find_differences(database, closing))
         self._has_all_paths = True
         try:
@@ -78,7 +81,7 @@ class IndexSync:
                 paths.append(name)
         return paths + [f"{directory}/{BUNDLE_FILE}" for directory in missing]
 
-    # --- one directory --------------------------------------------------------------------------------------------
+    # --- one directory ----------------------------------------------------------------------------
 
     def _find_differences_in(self, database: sqlite3.Connection, directory: str) -> Iterator[str]:
         stamps = _read_known_stamps(database, directory)
@@ -109,10 +112,12 @@ class IndexSync:
         if path not in STORE_FILES and os.path.lexists(self._root / path):
             raise Unreadable("is not a file of the store")
 
-    # --- a bundle ----------------------------------------------------------------------------------------------
+    # --- a bundle ---------------------------------------------------------------------------------
 
     def _sync_bundle(self, database: sqlite3.Connection, directory: str) -> None:
-        row = database.execute("select id, mtime, size from bundles where folder = ?", (directory,)).fetchone()
+        row = database.execute(
+            "select id, mtime, size from bundles where folder = ?", (directory,)
+        ).fetchone()
         try:
             file, stamp = self._read_bundle_file(directory)
             if row and Stamp(*row[1:]) == stamp:
@@ -128,7 +133,10 @@ class IndexSync:
             span = f"{directory}/", f"{directory}0"  # "0" follows "/" in ASCII
             database.execute("delete from problems where path >= ? and path < ?", span)
             return  # it is empty: it was being created or deleted
-        is_renamed = row is not None and bundle_names(database, row[0]) != (file.slug, file.display_name)
+        is_renamed = row is not None and bundle_names(database, row[0]) != (
+            file.slug,
+            file.display_name,
+        )
         if is_renamed:  # its tools are found by its names too
             drop_bundle(database, row[0])
         write_bundle(database, directory, file, stamp)
@@ -138,17 +146,21 @@ class IndexSync:
 
     def _read_bundle_file(self, directory: str) -> tuple[BundleFile, Stamp]:
         if parse_id(directory) is None or (self._root / directory).is_symlink():
-            raise Unreadable("is not in a bundle directory, whose name ends with - and the bundle ID")
+            raise Unreadable(
+                "is not in a bundle directory, whose name ends with - and the bundle ID"
+            )
         content, stamp = filesystem.read(self._root / directory / BUNDLE_FILE)
         file = BundleFile.read(content)
         if file.id != parse_id(directory):
             raise Unreadable(f"has the ID {file.id}, but the name of its directory has another")
         return file, stamp
 
-    # --- a tool ------------------------------------------------------------------------------------------------
+    # --- a tool -----------------------------------------------------------------------------------
 
     def _sync_tool(self, database: sqlite3.Connection, directory: str, name: str) -> None:
-        bundle = database.execute("select id from bundles where folder = ?", (directory,)).fetchone()
+        bundle = database.execute(
+            "select id from bundles where folder = ?", (directory,)
+        ).fetchone()
         if bundle is None:  # the problem of the bundle is reported already
             return
         query = "select key, mtime, size from tools where bundle = ? and file = ?"
@@ -174,7 +186,8 @@ def _parse_tool_file(name: str, content: bytes) -> ToolFile:
     file = ToolFile.read(content)
     if not is_tool_file(name, file.slug, file.version):
         raise Unreadable(
-            f"contains {file.slug}@{file.version}, so it must be named {tool_file_names(file.slug, file.version)[0]}"
+            f"contains {file.slug}@{file.version}, so it must be named"
+            f" {tool_file_names(file.slug, file.version)[0]}"
         )
     return file
 
@@ -186,35 +199,48 @@ def _check_bundle(database: sqlite3.Connection, directory: str, file: BundleFile
     others = "select folder from bundles where slug = ? and folder <> ? and deleted_at is null"
     for (other,) in database.execute(others, (file.slug, directory)):
         if file.soft_deleted_at is None:
-            raise Unreadable(f"has the slug {file.slug!r}, which {other} also has; change one of them")
+            raise Unreadable(
+                f"has the slug {file.slug!r}, which {other} also has; change one of them"
+            )
 
 
 def _check_tool(database: sqlite3.Connection, bundle: str, file: ToolFile) -> None:
     pair = "select file from tools where bundle = ? and slug = ? and version = ?"
     for (other,) in database.execute(pair, (bundle, file.slug, file.version)):
-        raise Unreadable(f"contains {file.slug}@{file.version}, which {other} also contains; delete one of them")
+        raise Unreadable(
+            f"contains {file.slug}@{file.version}, which {other} also contains; delete one of them"
+        )
     for (other,) in database.execute("select file from tools where id = ?", (file.id,)):
         raise Unreadable(f"has the same ID as {other}; give it another UUID of version 7")
 
 
 def _read_known_stamps(database: sqlite3.Connection, directory: str) -> dict[str, Stamp]:
-    bundle = database.execute("select id, mtime, size from bundles where folder = ?", (directory,)).fetchone()
+    bundle = database.execute(
+        "select id, mtime, size from bundles where folder = ?", (directory,)
+    ).fetchone()
     if bundle is None:
         return {}
     rows = database.execute("select file, mtime, size from tools where bundle = ?", (bundle[0],))
-    return {BUNDLE_FILE: Stamp(*bundle[1:]), **{name: Stamp(mtime, size) for name, mtime, size in rows}}
+    return {
+        BUNDLE_FILE: Stamp(*bundle[1:]),
+        **{name: Stamp(mtime, size) for name, mtime, size in rows},
+    }
 
 
 def _record_problem(database: sqlite3.Connection, path: str, problem: Unreadable) -> None:
     row = database.execute("select reason, hint from problems where path = ?", (path,)).fetchone()
     if row != (str(problem), problem.hint):
-        database.execute("insert or replace into problems values (?, ?, ?)", (path, str(problem), problem.hint))
+        database.execute(
+            "insert or replace into problems values (?, ?, ?)", (path, str(problem), problem.hint)
+        )
 
 
 def list_problems(database: sqlite3.Connection, root: Path) -> list[Problem]:
     """Return the problems of files, each with its file."""
     problems = []
-    for path, reason, hint in database.execute("select path, reason, hint from problems order by path"):
+    for path, reason, hint in database.execute(
+        "select path, reason, hint from problems order by path"
+    ):
         file = root / path
         default_hint = f"fix it, or move it away: `mv {quote(str(file))} ~`"
         problems.append(storage_problem(f"{file}: {reason}", file, hint or default_hint))
@@ -222,7 +248,9 @@ def list_problems(database: sqlite3.Connection, root: Path) -> list[Problem]:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether the path is a directory and not a link, whose target would be outside the store."""
+    """Return whether the path is a directory and not a link, whose target would be outside the
+    store.
+    """
     return path.is_dir() and not path.is_symlink()
 
 
@@ -232,7 +260,9 @@ def sort_paths(paths: Iterable[str]) -> list[str]:
 
 
 def _list_visible(directory: Path) -> set[str]:
-    """Return the names in a directory, without hidden files: those of the system and of the store itself."""
+    """Return the names in a directory, without hidden files: those of the system and of the store
+    itself.
+    """
     try:
         return {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")}
     except OSError:

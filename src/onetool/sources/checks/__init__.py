@@ -1,7 +1,7 @@
 """The checks behind `ot.health()`, `/api/health` and `onetool doctor`.
 
-Nothing is started or changed: upstream servers and extensions are checked by their recorded state. `onetool doctor`
-starts them first and also shows checks that passed.
+Nothing is started or changed: upstream servers and extensions are checked by their recorded state.
+`onetool doctor` starts them first and also shows checks that passed.
 """
 
 import platform
@@ -22,7 +22,14 @@ from onetool.runs.cells import CellSource
 from onetool.runs.isolation import find_isolation_problem
 from onetool.settings.load import Examined, Loaded
 from onetool.sources.bundles.source import BundleSource
-from onetool.sources.checks import assistants, directories, extensions, servers, settings, stored_files
+from onetool.sources.checks import (
+    assistants,
+    directories,
+    extensions,
+    servers,
+    settings,
+    stored_files,
+)
 from onetool.sources.extensions.packs import Extensions
 from onetool.sources.extensions.static_analysis import IGNORED
 from onetool.sources.upstream.servers import Servers
@@ -64,15 +71,21 @@ async def report_health(app: Checked) -> JsonObject:
     isolation = await app.cells.probe()
     loaded = app.live_settings.loaded
     unisolated = find_isolation_problem(isolation["sandbox"], loaded.settings.execution.isolation)
-    problems = [problem for problem in (unisolated, *checked) if problem is not None and problem.level != OK]
-    ignored = [problem.message for problem in checked if problem.level == OK and problem.code == IGNORED]
+    problems = [
+        problem for problem in (unisolated, *checked) if problem is not None and problem.level != OK
+    ]
+    ignored = [
+        problem.message for problem in checked if problem.level == OK and problem.code == IGNORED
+    ]
     return {
         "version": __version__,
         "python": platform.python_version(),
         "cwd": str(loaded.directories.working_dir),
         "registry": {"status": "ok", "tool_count": await run_in_thread(len, app.registry)},
         "proxy": {
-            "status": "degraded" if {"disconnected", "sign_in_required"} & {*servers.values()} else "ok",
+            "status": (
+                "degraded" if {"disconnected", "sign_in_required"} & {*servers.values()} else "ok"
+            ),
             "server_count": len(servers),
             "servers": servers,
         },
@@ -84,8 +97,12 @@ async def report_health(app: Checked) -> JsonObject:
     }
 
 
-async def find_problems(app: Checked, seconds: float | None = None, stored: Iterable[Problem] = ()) -> list[Problem]:
-    """Return the problems, then the checks that passed. Each database is checked for at most `seconds`.
+async def find_problems(
+    app: Checked, seconds: float | None = None, stored: Iterable[Problem] = ()
+) -> list[Problem]:
+    """Return the problems, then the checks that passed.
+
+    Each database is checked for at most `seconds`.
 
     `stored` are problems with stored files that were found before anything ran.
     """
@@ -97,7 +114,9 @@ async def find_problems(app: Checked, seconds: float | None = None, stored: Iter
     return await run_in_thread(_find, app, seconds, stored, unread)
 
 
-def _find(app: Checked, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]) -> list[Problem]:
+def _find(
+    app: Checked, seconds: float | None, stored: Iterable[Problem], unread: list[Problem]
+) -> list[Problem]:
     reader = app.live_settings.reader
     read = reader.examine(app.live_settings.loaded)
     disabled = app.state.disabled_tools.problem  # says more than a check of the same file
@@ -113,7 +132,11 @@ def _find(app: Checked, seconds: float | None, stored: Iterable[Problem], unread
         *servers.problems(app.servers, read, app.registry, app.extensions),
         *settings.problems(app.registry, read),
         # MCP clients of the machine are irrelevant to a program that embeds OneTool.
-        *(assistants.problems(read.loaded.directories, read.loaded.environment) if reader.has_files else ()),
+        *(
+            assistants.problems(read.loaded.directories, read.loaded.environment)
+            if reader.has_files
+            else ()
+        ),
         *unread,
         *_collect_recorded(app, read),
     ]
@@ -135,10 +158,14 @@ def _collect_recorded(app: Checked, read: Examined) -> Iterator[Problem]:
 
 
 def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
-    """Return each problem once, the worst first, without consequences of others and without secrets."""
+    """Return each problem once, the worst first, without consequences of others and without
+    secrets.
+    """
     # The output of servers may contain secrets of their environment or settings.
     found_secrets = [
-        find_secrets({"env": dict(each.env), "headers": dict(each.headers), "args": list(each.args)})
+        find_secrets(
+            {"env": dict(each.env), "headers": dict(each.headers), "args": list(each.args)}
+        )
         for each in loaded.settings.servers.values()
     ]
     redact = Redactor([*loaded.secret_values, *chain.from_iterable(found_secrets)])
@@ -153,7 +180,9 @@ def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
         hint = each.hint
         if not hint and place is not None and place.line:
             hint = f"fix line {place.line}"
-        found[replace(each, message=_shorten(redact(each.message)), hint=_shorten(redact(hint)))] = None
+        found[
+            replace(each, message=_shorten(redact(each.message)), hint=_shorten(redact(hint)))
+        ] = None
     return sorted(found, key=lambda each: LEVELS.index(each.level))
 
 

@@ -1,4 +1,6 @@
-"""Checks of the assistants on this machine: which of them start OneTool, and whether the command exists."""
+"""Checks of the assistants on this machine: which of them start OneTool, and whether the command
+exists.
+"""
 
 import shutil
 import sys

@@ -26,16 +26,26 @@ def problems(read: Examined) -> Iterator[Problem]:
 def _check_written(loaded: Loaded) -> Iterator[Problem]:
     directories = loaded.directories
     audit = resolve_path(loaded.settings.audit.file, directories.data, directories.home).parent
-    inside = [*(directories.data / name for name in WRITTEN_DIRECTORIES), bundles_directory(loaded), audit]
+    inside = [
+        *(directories.data / name for name in WRITTEN_DIRECTORIES),
+        bundles_directory(loaded),
+        audit,
+    ]
     unusable: list[Path] = []  # problems inside of these are not reported again
     for directory in dict.fromkeys([directories.user, directories.data, *inside]):
-        existing = next((each for each in (directory, *directory.parents) if os.path.lexists(each)), directory)
+        existing = next(
+            (each for each in (directory, *directory.parents) if os.path.lexists(each)), directory
+        )
         if any(existing.is_relative_to(each) for each in unusable):
             continue
         path = quote(str(existing))
         if not existing.is_dir():
             is_link = existing.is_symlink() and not existing.exists()
-            reason = f"a link to {existing.readlink()}, which does not exist" if is_link else "not a directory"
+            reason = (
+                f"a link to {existing.readlink()}, which does not exist"
+                if is_link
+                else "not a directory"
+            )
             what = f"{existing} is {reason}, so nothing can be stored in it"
             yield storage_problem(what, existing, f"mv {path} {quote(f'{existing}.old')}")
         elif not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
@@ -70,11 +80,15 @@ def _check_temporary() -> Iterator[Problem]:
     try:
         used = tempfile.gettempdir()
     except FileNotFoundError as error:
-        yield Problem(f"no usable directory for temporary files: {error.strerror}", "export TMPDIR=/tmp")
+        yield Problem(
+            f"no usable directory for temporary files: {error.strerror}", "export TMPDIR=/tmp"
+        )
         return
     if wanted and os.path.realpath(wanted) != os.path.realpath(used):
         what = f"cannot write to TMPDIR ({wanted}); using {used} instead"
-        yield storage_problem(what, Path(wanted), f"mkdir -p {quote(wanted)}   or: unset TMPDIR", WARNING)
+        yield storage_problem(
+            what, Path(wanted), f"mkdir -p {quote(wanted)}   or: unset TMPDIR", WARNING
+        )
     yield from _check_space(Path(used))
 
 
@@ -82,8 +96,14 @@ def _check_named(read: Examined) -> Iterator[Problem]:
     settings = read.loaded.settings
     directories = read.loaded.directories
     named: list[tuple[tuple[str | int, ...], str, str]] = [
-        *((("projects", name), f"project {name}", text) for name, text in settings.projects.items()),
-        *((("tools_dir", index), "tools_dir", text) for index, text in enumerate(settings.tools_dir)),
+        *(
+            (("projects", name), f"project {name}", text)
+            for name, text in settings.projects.items()
+        ),
+        *(
+            (("tools_dir", index), "tools_dir", text)
+            for index, text in enumerate(settings.tools_dir)
+        ),
         *(
             (("agents", name, "sandbox", "allowed_paths", index), f"agent {name}", text)
             for name, agent in settings.agents.items()
@@ -96,4 +116,6 @@ def _check_named(read: Examined) -> Iterator[Problem]:
         if not path.exists():
             hint = f"correct the path, or create the directory: mkdir -p {quote(str(path))}"
             fix = name_fix(CREATE_DIRECTORY, path)
-            yield Problem(f"{place}: {what} uses {path}, which does not exist", hint, place, fix=fix)
+            yield Problem(
+                f"{place}: {what} uses {path}, which does not exist", hint, place, fix=fix
+            )

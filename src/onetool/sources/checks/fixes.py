@@ -1,4 +1,5 @@
-"""Fixes that are safe to make without asking: they delete nothing, and change no settings, permissions or trust.
+"""Fixes that are safe to make without asking: they delete nothing, and change no settings,
+permissions or trust.
 
 A problem names its fix. Callers pass only fixes of problems that were just found.
 """
@@ -42,4 +43,7 @@ def _put_aside(path: Path) -> str:
     return f"renamed {path} to {renamed}; OneTool creates a new one"
 
 
-FIXES: Mapping[str, Callable[[Path], str]] = {CREATE_DIRECTORY: _create_directory, PUT_ASIDE: _put_aside}
+FIXES: Mapping[str, Callable[[Path], str]] = {
+    CREATE_DIRECTORY: _create_directory,
+    PUT_ASIDE: _put_aside,
+}

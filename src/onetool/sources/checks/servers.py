@@ -1,4 +1,6 @@
-"""Checks of upstream servers: missing programs, failed starts, duplicate names and changed definitions."""
+"""Checks of upstream servers: missing programs, failed starts, duplicate names and changed
+definitions.
+"""
 
 import shlex
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ from onetool.sources.upstream.upstream import Upstream
 from onetool.util.problem import WARNING, Location, Problem
 
 
-def problems(servers: Servers, read: Examined, registry: Registry, extensions: Extensions) -> Iterator[Problem]:
+def problems(
+    servers: Servers, read: Examined, registry: Registry, extensions: Extensions
+) -> Iterator[Problem]:
     owners = {each.pack: str(each.file) for each in extensions.all_extensions}
     for tool in registry:
         if not isinstance(tool.backend, Upstream):
@@ -27,17 +31,28 @@ def problems(servers: Servers, read: Examined, registry: Registry, extensions: E
             yield from _check_server(name, server, servers, read, place)
         pack = python_name(name)
         if owner := owners.get(pack):
-            what = f"{place}: server {name} has the name of another pack ({owner}), so its tools are left out"
+            what = (
+                f"{place}: server {name} has the name of another pack ({owner}), so its tools are"
+                " left out"
+            )
             yield Problem(what, "rename the server", place)
         owners.setdefault(pack, f"server {name}")
     yield from servers.findings
 
 
-def _check_server(name: str, server: Server, servers: Servers, read: Examined, place: Location) -> Iterator[Problem]:
-    if server.command and not plan_launch(name, server, read.loaded, servers.environment).has_program():
+def _check_server(
+    name: str, server: Server, servers: Servers, read: Examined, place: Location
+) -> Iterator[Problem]:
+    if (
+        server.command
+        and not plan_launch(name, server, read.loaded, servers.environment).has_program()
+    ):
         error = missing_program(name, server.command)
         yield Problem(f"{place}: {error.message}", error.hint, place)
-    elif name in servers.names and (problem := servers.upstream(name).main.problem).code == SignInRequired.type:
+    elif (
+        name in servers.names
+        and (problem := servers.upstream(name).main.problem).code == SignInRequired.type
+    ):
         yield Problem(f"{place}: {problem.message}", problem.hint, place, problem.code, WARNING)
     elif name in servers.names and (failure := servers.upstream(name).main.failure):
         hint = f"or disable it: set servers.{name}.enabled to false"

@@ -26,17 +26,24 @@ def problems(registry: Registry, read: Examined) -> Iterator[Problem]:
     for pack in filter(is_reserved, registry.all_packs()):
         if pack != OWN_PACK:
             hint = f'call its tools with ot.pack("{pack}"), or rename it'
-            yield Problem(f"pack {pack} {reserved} code cannot use it by that name", hint, level=WARNING)
+            yield Problem(
+                f"pack {pack} {reserved} code cannot use it by that name", hint, level=WARNING
+            )
     for name in filter(is_reserved, registry.map_python_names("")):
         hint = f'call it with ot.call("{name}"), or rename it'
-        yield Problem(f"tool {name} {reserved} code cannot use it by that name", hint, level=WARNING)
+        yield Problem(
+            f"tool {name} {reserved} code cannot use it by that name", hint, level=WARNING
+        )
 
 
 def _check_tokens(read: Examined) -> Iterator[Problem]:
     for index, token in enumerate(read.loaded.settings.auth.tokens):
         place = read.locate(("auth", "tokens", index))
         if token.token_env and not read.loaded.environment.get(token.token_env):
-            what = f"{place}: token {token.name} is disabled: environment variable {token.token_env} is not set"
+            what = (
+                f"{place}: token {token.name} is disabled: environment variable {token.token_env}"
+                " is not set"
+            )
             hint = f"export {token.token_env}=...   or: onetool token create NAME"
             yield Problem(what, hint, place, level=WARNING)
         elif token.expires_at <= time.time():
@@ -50,10 +57,18 @@ def _check_effects(registry: Registry, read: Examined) -> Iterator[Problem]:
     asking = [name for name, agent in agents if Policy.from_settings(agent).can_ask]
     if not asking:
         return
-    undeclared = Counter(tool.pack or tool.name for tool in registry if tool.enabled and not is_declared(tool))
+    undeclared = Counter(
+        tool.pack or tool.name for tool in registry if tool.enabled and not is_declared(tool)
+    )
     for pack, count in sorted(undeclared.items()):
-        what = f"{pluralize(count, 'tool')} of {pack} without declared effects, and the policy of {asking[0]} can ask"
-        hint = f"such tools count as write and external; declare them: tools: {{{pack}: {{effects: {{NAME: read}}}}}}"
+        what = (
+            f"{pluralize(count, 'tool')} of {pack} without declared effects, and the policy of"
+            f" {asking[0]} can ask"
+        )
+        hint = (
+            f"such tools count as write and external; declare them: tools: {{{pack}: {{effects:"
+            " {NAME: read}}}"
+        )
         yield Problem(what, hint, level=WARNING)
 
 
@@ -75,21 +90,32 @@ def _check_rules(registry: Registry, read: Examined) -> Iterator[Problem]:
             place = read.locate(path)
             hint = "correct it; `onetool tools` lists all names"
             yield Problem(
-                f"{place}: no tool matches {quote(tools)}, so the rule has no effect", hint, place, level=WARNING
+                f"{place}: no tool matches {quote(tools)}, so the rule has no effect",
+                hint,
+                place,
+                level=WARNING,
             )
 
 
 def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
     aliases = read.loaded.settings.aliases
-    unknown = {*registry.problems(), *map(python_name, read.loaded.settings.servers)} - set(registry.packs())
+    unknown = {*registry.problems(), *map(python_name, read.loaded.settings.servers)} - set(
+        registry.packs()
+    )
     for alias in aliases:
         place = read.locate(("aliases", alias))
         chain = [alias]
         if is_reserved(alias):
-            what = f"{place}: alias {alias} has a name reserved by Python or OneTool, so code cannot call it"
+            what = (
+                f"{place}: alias {alias} has a name reserved by Python or OneTool, so code cannot"
+                " call it"
+            )
             yield Problem(what, "rename the alias", place)
         elif registry.is_pack(python_name(alias)):
-            what = f"{place}: alias {alias} has the name of a pack, so {alias} in code refers to the pack"
+            what = (
+                f"{place}: alias {alias} has the name of a pack, so {alias} in code refers to the"
+                " pack"
+            )
             yield Problem(what, "rename the alias", place)
         while chain[-1] in aliases and chain.count(chain[-1]) == 1:
             chain.append(aliases[chain[-1]])
@@ -99,12 +125,19 @@ def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
             yield Problem(what, f"correct {target}, or delete the line", place)
         elif registry.get(target) is None and python_name(target.partition(".")[0]) not in unknown:
             near = registry.nearest(target)
-            hint = f"write {near[0]} instead of {target}" if near else f"correct {target}, or delete the line"
+            hint = (
+                f"write {near[0]} instead of {target}"
+                if near
+                else f"correct {target}, or delete the line"
+            )
             yield Problem(f"{place}: unknown tool {quote(target)}", hint, place)
 
 
 def _check_snippets(read: Examined) -> Iterator[Problem]:
-    """Expand each snippet with example values. Errors that only an example value causes are ignored."""
+    """Expand each snippet with example values.
+
+    Errors that only an example value causes are ignored.
+    """
     snippets = read.loaded.settings.snippets
     for name, snippet in snippets.items():
         place = read.locate(("snippets", name, "body"))
@@ -113,4 +146,6 @@ def _check_snippets(read: Examined) -> Iterator[Problem]:
         except ArgumentError:
             continue
         except ToolError as error:
-            yield Problem(f"{place}: {error.message}", f"correct the body of the snippet {name}", place)
+            yield Problem(
+                f"{place}: {error.message}", f"correct the body of the snippet {name}", place
+            )

@@ -1,4 +1,7 @@
-"""Checks of stored files: whether each is intact and not written by a newer OneTool. Nothing is changed."""
+"""Checks of stored files: whether each is intact and not written by a newer OneTool.
+
+Nothing is changed.
+"""
 
 import json
 import sqlite3
@@ -29,13 +32,21 @@ from onetool.util.versioning import NewerVersion, check_tables, check_version
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"
-LOST_RUNS = "restore it from a backup, or stop OneTool and run `rm {file}*` (runs that wait are lost)"
-LOST_DOCUMENTS = (
-    "restore it from a backup, or stop OneTool and run `rm {file}*` (disabled tools are enabled, tools of servers are "
-    "pinned again, and saved snippets are lost)"
+LOST_RUNS = (
+    "restore it from a backup, or stop OneTool and run `rm {file}*` (runs that wait are lost)"
 )
-LOST_SIGN_INS = "restore it from a backup, or stop OneTool, run `rm {file}*` and sign in again with `onetool login`"
-LOST_SESSIONS = "restore it from a backup, or stop OneTool and run `rm {file}*` (the values of sessions are lost)"
+LOST_DOCUMENTS = (
+    "restore it from a backup, or stop OneTool and run `rm {file}*` (disabled tools are enabled,"
+    " tools of servers are pinned again, and saved snippets are lost)"
+)
+LOST_SIGN_INS = (
+    "restore it from a backup, or stop OneTool, run `rm {file}*` and sign in again with `onetool"
+    " login`"
+)
+LOST_SESSIONS = (
+    "restore it from a backup, or stop OneTool and run `rm {file}*` (the values of sessions are"
+    " lost)"
+)
 
 
 def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
@@ -46,11 +57,19 @@ def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
     places = dict.fromkeys((data, private, loaded.directories.user))
     files = [DocumentFile(place).file for place in places]
     return [
-        *(found for file in files for found in _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)),
+        *(
+            found
+            for file in files
+            for found in _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)
+        ),
         *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
         *_check_sealed(runs, run_store.VERSION, LOST_RUNS, seconds),
-        *_check_sealed(SessionStore(private).database, session_store.VERSION, LOST_SESSIONS, seconds),
-        *_check_sealed(CredentialFile(loaded.directories.user), documents.VERSION, LOST_SIGN_INS, seconds),
+        *_check_sealed(
+            SessionStore(private).database, session_store.VERSION, LOST_SESSIONS, seconds
+        ),
+        *_check_sealed(
+            CredentialFile(loaded.directories.user), documents.VERSION, LOST_SIGN_INS, seconds
+        ),
         *_check_trust(loaded.directories.user / TRUST_FILE),
     ]
 
@@ -78,13 +97,17 @@ def _check_trust(file: Path) -> Iterator[Problem]:
     except NewerVersion as error:
         yield Problem.of(error)
     except OSError as error:
-        yield storage_problem(f"cannot read {file}: {error.strerror}", file, f"chmod u+rw {quote(str(file))}")
+        yield storage_problem(
+            f"cannot read {file}: {error.strerror}", file, f"chmod u+rw {quote(str(file))}"
+        )
     except (ValueError, AttributeError, RecursionError):
         hint = f"run `rm {quote(str(file))}`, then `onetool trust` in your projects"
         yield storage_problem(f"{file} is damaged", file, hint)
 
 
-def _check_sealed(database: SealedDatabase, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
+def _check_sealed(
+    database: SealedDatabase, version: int, damaged: str, seconds: float | None
+) -> Iterator[Problem]:
     """Check a database with sealed values, then whether its key is the one that sealed them."""
     problems = list(_check_database(database.file, version, damaged, seconds))
     yield from problems
@@ -96,7 +119,9 @@ def _check_sealed(database: SealedDatabase, version: int, damaged: str, seconds:
                 yield Problem.of(error)
 
 
-def _check_database(file: Path, version: int, damaged: str, seconds: float | None) -> Iterator[Problem]:
+def _check_database(
+    file: Path, version: int, damaged: str, seconds: float | None
+) -> Iterator[Problem]:
     """Check a database. With a limit in `seconds`, one that is as OneTool left it is not read."""
     if not file.exists():
         return
@@ -104,15 +129,25 @@ def _check_database(file: Path, version: int, damaged: str, seconds: float | Non
         with closing(sqlite3.connect(database_uri(file, "ro"), uri=True, timeout=5)) as database:
             if seconds is not None:
                 deadline = time.monotonic() + seconds
-                database.set_progress_handler(lambda: time.monotonic() > deadline, PROGRESS_INTERVAL)
+                database.set_progress_handler(
+                    lambda: time.monotonic() > deadline, PROGRESS_INTERVAL
+                )
             check_tables(database, version, file)
             is_known = seconds is not None and is_unchanged(file)
-            (result,) = ("ok",) if is_known else database.execute("pragma quick_check(1)").fetchone()
+            (result,) = (
+                ("ok",) if is_known else database.execute("pragma quick_check(1)").fetchone()
+            )
     except NewerVersion as error:
         yield Problem.of(error)
         return
     except sqlite3.Error as error:
-        result = "ok" if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT else str(error)
+        result = (
+            "ok"
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
+            else str(error)
+        )
     if result != "ok":
-        problem = storage_problem(f"{file} is damaged: {result}", file, damaged.format(file=quote(str(file))))
+        problem = storage_problem(
+            f"{file} is damaged: {result}", file, damaged.format(file=quote(str(file)))
+        )
         yield replace(problem, fix=name_fix(PUT_ASIDE, file)) if damaged == RECREATED else problem

@@ -1,4 +1,5 @@
-"""Python environments for script headers: created by uv once per header, then reused by the path of the interpreter.
+"""Python environments for script headers: created by uv once per header, then reused by the path of
+the interpreter.
 
 A file without a header uses the Python of the server.
 """
@@ -57,17 +58,25 @@ class StartCommand(NamedTuple):
 
 def make_worker_environment(environment: Variables) -> dict[str, str]:
     """Return the environment for a worker."""
-    return _remove_relative_paths({name: value for name, value in environment.items() if name in PASSED_VARIABLES})
+    return _remove_relative_paths(
+        {name: value for name, value in environment.items() if name in PASSED_VARIABLES}
+    )
 
 
 def make_uv_environment(environment: Variables) -> dict[str, str]:
     """Return the environment for uv, which includes package indexes and their passwords."""
-    passed = {name: value for name, value in environment.items() if name in PASSED_VARIABLES or name.startswith("UV_")}
+    passed = {
+        name: value
+        for name, value in environment.items()
+        if name in PASSED_VARIABLES or name.startswith("UV_")
+    }
     return _remove_relative_paths(passed)
 
 
 def make_script_environment(environment: Variables) -> dict[str, str]:
-    """Return the environment for uv to prepare a script, without configuration of the working directory."""
+    """Return the environment for uv to prepare a script, without configuration of the working
+    directory.
+    """
     return {**uv_settings(environment), **make_uv_environment(environment), **NO_CONFIG}
 
 
@@ -80,7 +89,10 @@ def _remove_relative_paths(variables: dict[str, str]) -> dict[str, str]:
 
 
 class Environments:
-    """The environments. `directory` contains a script per header, and the path of its interpreter once known."""
+    """The environments.
+
+    `directory` contains a script per header, and the path of its interpreter once known.
+    """
 
     def __init__(self, directory: Path, environment: Variables) -> None:
         self.directory = directory
@@ -91,7 +103,9 @@ class Environments:
     async def get_start_command(
         self, header: ScriptHeader | None, file: Path, report: Report = lambda _line: None
     ) -> StartCommand:
-        """Return the command that starts a worker. uv creates a missing environment when it runs the command."""
+        """Return the command that starts a worker. uv creates a missing environment when it runs
+        the command.
+        """
         if header is None:
             return StartCommand((sys.executable,))
         if header.uses_local_files or header.digest in self._in_progress:
@@ -143,7 +157,9 @@ class Environments:
         key = f"{file}" if header.uses_local_files else header.digest
         task = self._in_progress.get(key)
         if task is None:
-            task = self._in_progress[key] = asyncio.ensure_future(self._create(header, file, report))
+            task = self._in_progress[key] = asyncio.ensure_future(
+                self._create(header, file, report)
+            )
             task.add_done_callback(lambda _: self._in_progress.pop(key, None))
             task.add_done_callback(retrieve_error)  # all callers may have been cancelled
         return await asyncio.shield(task)
@@ -152,7 +168,9 @@ class Environments:
         script, uv = await run_in_thread(self._write_script, header)
         script = str(file) if header.uses_local_files else script
         await self._run_uv(uv, ["sync", *self._options, "--script", script], file, report)
-        python = await self._run_uv(uv, ["python", "find", *self._options, "--script", script], file, report)
+        python = await self._run_uv(
+            uv, ["python", "find", *self._options, "--script", script], file, report
+        )
         await self.remember(header, python)
         return python
 
@@ -176,7 +194,9 @@ def find_uv() -> str:
     try:
         return str(find_uv_bin())
     except FileNotFoundError as error:
-        raise ToolError(f"cannot start extension tools: uv is not installed: {error}", code=NO_UV) from None
+        raise ToolError(
+            f"cannot start extension tools: uv is not installed: {error}", code=NO_UV
+        ) from None
 
 
 class InterpreterFiles:
@@ -206,6 +226,9 @@ def _write(file: Path, text: str) -> None:
 
 def environment_error(file: Path, errors: str) -> ToolError:
     """Return the error for an extension whose environment could not be created."""
-    hint = f"fix the dependencies in the header of {file}, or check that uv can reach its package index"
+    hint = (
+        f"fix the dependencies in the header of {file}, or check that uv can reach its package"
+        " index"
+    )
     message = f"{file}: uv could not create the environment: {errors}"
     return ToolError(message, hint=hint, location=Location(str(file)))

@@ -1,8 +1,11 @@
-"""Packs that installed packages bring, as entry points of the group `onetool.packs`. Nothing is imported to find them.
+"""Packs that installed packages bring, as entry points of the group `onetool.packs`.
 
-The name of an entry point is the name of the pack, and its value is a module, or a function or a tool class in one:
-`sums = "my_package.sums"`. Only packages in the environment of OneTool itself count: a directory that is on the path
-for another reason, such as the current one, must not bring code.
+Nothing is imported to find them.
+
+The name of an entry point is the name of the pack, and its value is a module, or a function or a
+tool class in one: `sums = "my_package.sums"`. Only packages in the environment of OneTool itself
+count: a directory that is on the path for another reason, such as the current one, must not bring
+code.
 """
 
 import ast
@@ -81,11 +84,19 @@ def _list_entries(package: Distribution) -> Iterator[EntryPoint]:
 def _read_entry(package: str, entry: EntryPoint) -> Extension:
     try:
         return _read_pack(package, entry)
-    except (AttributeError, TypeError, ValueError) as error:  # AttributeError: the entry point is malformed
-        message = f"cannot use the pack {entry.name} of the package {package} ({entry.value}): {error}"
+    except (
+        AttributeError,
+        TypeError,
+        ValueError,
+    ) as error:  # AttributeError: the entry point is malformed
+        message = (
+            f"cannot use the pack {entry.name} of the package {package} ({entry.value}): {error}"
+        )
         problem = Problem(message, f"add this to onetool.yaml: disabled_packages: [{package}]")
     unknown = Path(entry.value)
-    return Extension(entry.name, unknown, (0, 0, 0, 0), package=package, module=entry.value, problem=problem)
+    return Extension(
+        entry.name, unknown, (0, 0, 0, 0), package=package, module=entry.value, problem=problem
+    )
 
 
 def _read_pack(package: str, entry: EntryPoint) -> Extension:
@@ -95,7 +106,9 @@ def _read_pack(package: str, entry: EntryPoint) -> Extension:
     if file is None:
         raise ValueError(f"module {module!r} has no Python source")
     definition = _find_definition(file, function)
-    read = replace(static_analysis.read(file), pack=entry.name, package=package, module=module, header=None)
+    read = replace(
+        static_analysis.read(file), pack=entry.name, package=package, module=module, header=None
+    )
     if function:  # the entry point says what is a tool
         problems = tuple(each for each in read.problems if each.code != static_analysis.IGNORED)
         read = replace(read, problems=problems)
@@ -104,7 +117,11 @@ def _read_pack(package: str, entry: EntryPoint) -> Extension:
     declared = _read_declared_name(definition) if definition is not None else ""
     if declared.rpartition(".")[2] not in {"", function}:
         raise ValueError(f"the function {function!r} must have the name of its tool, {declared!r}")
-    chosen = tuple(each for each in read.functions if each.name == function) if function else read.functions
+    chosen = (
+        tuple(each for each in read.functions if each.name == function)
+        if function
+        else read.functions
+    )
     if function and not chosen and read.problem is None:
         raise ValueError(f"{module} has no {function!r}; name a module, a function or a tool class")
     return _rename(replace(read, functions=chosen), declared)
@@ -137,7 +154,9 @@ def _read_declared_name(definition: Definition) -> str:
 
 
 def _select_class(read: Extension, definition: ast.ClassDef) -> Extension:
-    """Return a pack of one tool: an object with `name`, `permissions` and `call`, as programs register it."""
+    """Return a pack of one tool: an object with `name`, `permissions` and `call`, as programs
+    register it.
+    """
     parts: JsonObject = {"param_schema": ANY_OBJECT}
     for node in definition.body:
         match node:
@@ -159,7 +178,12 @@ def _select_class(read: Extension, definition: ast.ClassDef) -> Extension:
         }:
             docstring = ast.get_docstring(definition) or ""
             texts = description(docstring), example(docstring), "", docstring
-            function = Function(name.rpartition(".")[2], Schema.from_json(schema), *texts, tool_class=definition.name)
+            function = Function(
+                name.rpartition(".")[2],
+                Schema.from_json(schema),
+                *texts,
+                tool_class=definition.name,
+            )
             both = read.permissions | permissions(required)
             return _rename(replace(read, functions=(function,), permissions=both), name)
     raise ValueError(

@@ -1,4 +1,6 @@
-"""Runs the tests beside a pack with pytest, in a worker with the environment, settings and sandbox of the pack."""
+"""Runs the tests beside a pack with pytest, in a worker with the environment, settings and sandbox
+of the pack.
+"""
 
 from dataclasses import replace
 from itertools import islice
@@ -24,7 +26,9 @@ SUCCESSFUL = {0, 5}  # exit statuses of pytest: all tests passed, no tests found
 
 
 def find_tests(file: Path) -> list[Path]:
-    """Return the tests of a pack: `tests/` beside it, or its files there if several packs share the directory."""
+    """Return the tests of a pack: `tests/` beside it, or its files there if several packs share the
+    directory.
+    """
     directory = file.parent / TESTS_DIRECTORY
     if len(list(file.parent.glob(f"*{SUFFIX}.py"))) > 1:
         name = file.stem.removesuffix(SUFFIX)
@@ -39,9 +43,16 @@ def stamp_tests(file: Path) -> frozenset[tuple[Path, Stamp]]:
 
 
 async def run_tests(
-    launch: WorkerLaunch, start_seconds: float, packages: Path, call_tool: CallTool, context: ToolContext
+    launch: WorkerLaunch,
+    start_seconds: float,
+    packages: Path,
+    call_tool: CallTool,
+    context: ToolContext,
 ) -> list[JsonObject]:
-    """Run the tests of a pack; return name, status, seconds and detail of each. `packages` contains pytest."""
+    """Run the tests of a pack; return name, status, seconds and detail of each.
+
+    `packages` contains pytest.
+    """
     sandbox = launch.sandbox
     if sandbox is not None:
         readable = (str(Path(onetool_child.__file__).parent), str(packages))

@@ -1,6 +1,8 @@
-"""The source of extension tools: files in directories, read when they are new or changed, each with a worker.
+"""The source of extension tools: files in directories, read when they are new or changed, each with
+a worker.
 
-Nothing is read at startup. `refresh` looks for new files; a tool checks its own file before each call.
+Nothing is read at startup. `refresh` looks for new files; a tool checks its own file before each
+call.
 """
 
 import asyncio
@@ -55,7 +57,9 @@ class _Setup(NamedTuple):
 
 
 class Extensions(HeldTools):
-    """The extension packs. `list_reserved_names` returns the built-in packs; `check_trust` checks project files.
+    """The extension packs.
+
+    `list_reserved_names` returns the built-in packs; `check_trust` checks project files.
 
     `get_jobs` returns the jobs of queues. Without it, all packs run here.
     """
@@ -83,12 +87,16 @@ class Extensions(HeldTools):
         self._all: set[PackBackend] = set()  # including replaced ones whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
-        self._installed: list[Extension] | None = None  # packs of installed packages, once they were looked for
+        self._installed: list[Extension] | None = (
+            None  # packs of installed packages, once they were looked for
+        )
         self._accepted: set[Path] = set()
         self._problems: dict[str, Problem] = {}
         self.name_conflicts: dict[str, Problem] = {}  # packs whose name is already in use
         self.trust_problems: tuple[Problem, ...] = ()  # why project files were rejected
-        self.named_files: tuple[Path, ...] = ()  # that a user named on the command line; they come first
+        self.named_files: tuple[
+            Path, ...
+        ] = ()  # that a user named on the command line; they come first
         self._unconfigured: set[Path] = set()  # named files that are in no directory of packs
         self._lock = asyncio.Lock()
         self._next_scan: asyncio.Task[None] | None = None
@@ -124,7 +132,12 @@ class Extensions(HeldTools):
     @property
     def findings(self) -> list[Problem]:
         """Problems with files and failed starts; see `name_conflicts` for the others."""
-        found = [each for file in self.all_extensions for each in (file.problem, *file.problems) if each is not None]
+        found = [
+            each
+            for file in self.all_extensions
+            for each in (file.problem, *file.problems)
+            if each is not None
+        ]
         return [*found, *self.failures.values()]
 
     @property
@@ -136,7 +149,9 @@ class Extensions(HeldTools):
                 location = Location(str(pack.extension.file))
                 problem = Problem.of(error)
                 if not problem.location:
-                    problem = replace(problem, message=f"{location}: {problem.message}", location=location)
+                    problem = replace(
+                        problem, message=f"{location}: {problem.message}", location=location
+                    )
                 failures[name] = problem
         return failures
 
@@ -148,7 +163,11 @@ class Extensions(HeldTools):
     @property
     def queues(self) -> dict[str, str]:
         """The queues of packs whose calls are made by workers on other machines, by pack."""
-        return {name: pack.queue for name, pack in sorted(self._packs.items()) if isinstance(pack, QueueBackend)}
+        return {
+            name: pack.queue
+            for name, pack in sorted(self._packs.items())
+            if isinstance(pack, QueueBackend)
+        }
 
     @property
     def states(self) -> dict[str, str]:
@@ -186,10 +205,12 @@ class Extensions(HeldTools):
     async def close(self) -> None:
         self._tasks.cancel()
         await self._tasks.wait()
-        await asyncio.gather(*(environments.close() for environments in self._environments_by_directory.values()))
+        await asyncio.gather(
+            *(environments.close() for environments in self._environments_by_directory.values())
+        )
         await asyncio.gather(*(pack.close() for pack in self._all))
 
-    # --- packs --------------------------------------------------------------------------------------------------------
+    # --- packs ------------------------------------------------------------------------------------
 
     def _scan(self) -> list[Extension]:
         if self._installed is None:
@@ -202,15 +223,23 @@ class Extensions(HeldTools):
         self._unconfigured = {*self.named_files} - {*configured}
         known = self._found
         return [
-            known[file] if file in known and not _has_changed(known[file]) else static_analysis.read(file)
+            (
+                known[file]
+                if file in known and not _has_changed(known[file])
+                else static_analysis.read(file)
+            )
             for file in self._filter_trusted(files)
         ]
 
     def _filter_trusted(self, files: list[Path]) -> list[Path]:
-        """Return the files that may be used: a new file of a project requires the trust of a person."""
+        """Return the files that may be used: a new file of a project requires the trust of a
+        person.
+        """
         user_directory = self._loaded.directories.user / TOOLS_DIRECTORY
         known = {*self._accepted, *self.named_files}
-        new = {file for file in files if file not in known and not file.is_relative_to(user_directory)}
+        new = {
+            file for file in files if file not in known and not file.is_relative_to(user_directory)
+        }
         verdict = self._check_trust(self._loaded) if new else TrustDecision(trusted=True)
         self.trust_problems = verdict.problems
         accepted = [file for file in files if verdict.trusted or file not in new]
@@ -256,13 +285,20 @@ class Extensions(HeldTools):
             self._tasks.start(self._build_ahead(extension))
 
     def _make_backend(self, extension: Extension, setup: _Setup) -> PackBackend:
-        """Return the backend of a pack. A file of a project never reaches a queue: only its name may be known."""
+        """Return the backend of a pack.
+
+        A file of a project never reaches a queue: only its name may be known.
+        """
         directories = self._loaded.directories
-        project = directories.project if directories.config_file is None else None  # the user named the settings file
+        project = (
+            directories.project if directories.config_file is None else None
+        )  # the user named the settings file
         is_user_file = project is None or not extension.file.is_relative_to(project)
         if setup.settings.queue and self._get_jobs is not None and is_user_file:
             wait_seconds = self._loaded.settings.workers.job_ttl
-            return QueueBackend(extension, setup.timeouts, setup.settings.queue, wait_seconds, self._get_jobs)
+            return QueueBackend(
+                extension, setup.timeouts, setup.settings.queue, wait_seconds, self._get_jobs
+            )
         return WorkerBackend(
             extension,
             setup.timeouts,
@@ -280,7 +316,9 @@ class Extensions(HeldTools):
             self.remove(f"{name}.{function.name}")
         pack.retire()
 
-    def _make_tool(self, extension: Extension, function: Function, pack: PackBackend, setup: _Setup) -> Tool:
+    def _make_tool(
+        self, extension: Extension, function: Function, pack: PackBackend, setup: _Setup
+    ) -> Tool:
         granted = setup.settings.permissions
         tool = Tool(
             name=f"{extension.pack}.{function.name}",
@@ -288,7 +326,9 @@ class Extensions(HeldTools):
             input=function.input,
             output=function.output,
             description=function.description,
-            permissions=extension.permissions | function.permissions if granted is None else granted,
+            permissions=(
+                extension.permissions | function.permissions if granted is None else granted
+            ),
             effects=function.effects,
             is_idempotent=function.is_idempotent,
             source=f"package:{extension.package}" if extension.package else "local",
@@ -301,20 +341,28 @@ class Extensions(HeldTools):
         if setup.secrets or setup.declared:  # it can read what belongs to an account
             tool = replace(tool, labels=get_labels(tool) | {PRIVATE})
         configured = apply_settings(tool, setup.settings)
-        implied = get_implied_permissions(configured.effects) if granted is None else frozenset[Permission]()
+        implied = (
+            get_implied_permissions(configured.effects)
+            if granted is None
+            else frozenset[Permission]()
+        )
         return replace(configured, permissions=configured.permissions | implied)
 
-    # --- workers ------------------------------------------------------------------------------------------------------
+    # --- workers ----------------------------------------------------------------------------------
 
     def _get_setup(self, extension: Extension) -> _Setup:
         settings = self._loaded.settings
         name = extension.pack
         pack = settings.tools.get(name, PackSettings())
         workers = settings.workers
-        if extension.file in self._unconfigured:  # another file may have the name of a pack, but not its secrets
+        if (
+            extension.file in self._unconfigured
+        ):  # another file may have the name of a pack, but not its secrets
             extension = replace(extension, secrets=())
             pack = PackSettings(sandbox=pack.sandbox, timeout=pack.timeout)
-        timeouts = Timeouts(workers.start_timeout, pack.timeout or workers.call_timeout, workers.idle_timeout)
+        timeouts = Timeouts(
+            workers.start_timeout, pack.timeout or workers.call_timeout, workers.idle_timeout
+        )
         known = self._loaded.secrets_for(name)
         secrets = {key: known[key] for key in pack.secrets if key in known}
         declared = {**self._get_declared(extension, pack), **dict.fromkeys(pack.secrets), **secrets}
@@ -323,22 +371,29 @@ class Extensions(HeldTools):
     def _get_declared(self, extension: Extension, pack: PackSettings) -> dict[str, str | None]:
         """Return the secrets that the file itself declares.
 
-        Secrets of the user for a file of a project, and all secrets for a sandboxed file, need a setting: an edit of
-        the file must not give it more.
+        Secrets of the user for a file of a project, and all secrets for a sandboxed file, need a
+        setting: an edit of the file must not give it more.
         """
         if pack.sandbox is not None and pack.sandbox.enabled:
             return {}
         users = self._loaded.user_secrets
-        is_user_file = extension.file.is_relative_to(self._loaded.directories.user / TOOLS_DIRECTORY)
+        is_user_file = extension.file.is_relative_to(
+            self._loaded.directories.user / TOOLS_DIRECTORY
+        )
         known = users if is_user_file else dict(self._loaded.secrets.items() - users.items())
         return {name: known.get(name) for name in extension.secrets}
 
     async def _prepare(self, setup: _Setup, extension: Extension, report: Report) -> WorkerLaunch:
         directories = self._loaded.directories
-        sandbox = _make_sandbox(extension, setup.settings, directories.working_dir, directories.home)
+        sandbox = _make_sandbox(
+            extension, setup.settings, directories.working_dir, directories.home
+        )
         start = await self._environments.get_start_command(extension.header, extension.file, report)
         visible = {**make_worker_environment(self._environment), **setup.secrets}
-        variables = {**(make_script_environment(self._environment) if start.by_uv else {}), **visible}
+        variables = {
+            **(make_script_environment(self._environment) if start.by_uv else {}),
+            **visible,
+        }
         directory = self._environments.directory if start.by_uv else directories.working_dir
         return WorkerLaunch(
             pack=extension.pack,
@@ -354,7 +409,9 @@ class Extensions(HeldTools):
             start_directory=directory,
             sandbox=sandbox,
             max_bytes=self._loaded.settings.execution.max_output_bytes,
-            remember=partial(self._environments.remember, extension.header) if start.by_uv else None,
+            remember=(
+                partial(self._environments.remember, extension.header) if start.by_uv else None
+            ),
         )
 
     def _get_worker(self, setup: _Setup, extension: Extension, launch: WorkerLaunch) -> Worker:
@@ -364,10 +421,15 @@ class Extensions(HeldTools):
         # uv starts the first worker of an environment, its Python the others.
         start = StartCommand(())
         definition = (
-            replace(launch, start=start, environment={}, hidden=(), start_directory=None, remember=None),
+            replace(
+                launch, start=start, environment={}, hidden=(), start_directory=None, remember=None
+            ),
             setup,
             (extension.digest, extension.siblings),
-            (make_worker_environment(self._environment), make_script_environment(self._environment)),
+            (
+                make_worker_environment(self._environment),
+                make_script_environment(self._environment),
+            ),
             self._environments.directory,
         )
         return self._shared.get(definition, partial(Worker, launch))
@@ -379,7 +441,9 @@ class Extensions(HeldTools):
         report = context.client.progress or (lambda _line: None)
         packages = await self._environments.get_packages(pack_tests.PYTEST, extension.file, report)
         launch = await self._prepare(setup, extension, report)
-        return await pack_tests.run_tests(launch, setup.timeouts.start, packages, self._call_tool, context)
+        return await pack_tests.run_tests(
+            launch, setup.timeouts.start, packages, self._call_tool, context
+        )
 
     async def _build_ahead(self, extension: Extension) -> None:
         """Create the environment in the background. The first call reports errors."""
@@ -389,7 +453,9 @@ class Extensions(HeldTools):
             return
         try:
             await self._environments.build(
-                header, extension.file, lambda line: self._log("worker.environment", pack=name, text=line)
+                header,
+                extension.file,
+                lambda line: self._log("worker.environment", pack=name, text=line),
             )
         except Exception as error:  # noqa: BLE001 - the first call fails with the same error
             self._log("worker.environment", pack=name, status="error", text=str(error))
@@ -399,7 +465,10 @@ def _has_changed(extension: Extension) -> bool:
     try:
         if extension.package:
             return static_analysis.stamp_file(extension.file) != extension.stamp
-        return (static_analysis.stamp_file(extension.file), static_analysis.stamp_siblings(extension.file)) != (
+        return (
+            static_analysis.stamp_file(extension.file),
+            static_analysis.stamp_siblings(extension.file),
+        ) != (
             extension.stamp,
             extension.siblings,
         )
@@ -407,7 +476,9 @@ def _has_changed(extension: Extension) -> bool:
         return True
 
 
-def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home: Path) -> JsonMapping | None:
+def _make_sandbox(
+    extension: Extension, settings: PackSettings, cwd: Path, home: Path
+) -> JsonMapping | None:
     rules: Sandbox | None = settings.sandbox
     if rules is None or not rules.enabled:
         return None
@@ -416,8 +487,15 @@ def _make_sandbox(extension: Extension, settings: PackSettings, cwd: Path, home:
             f"tools.{extension.pack}.sandbox.denied_patterns is not supported for extensions",
             hint="list the directories that the worker may use in allowed_paths",
         )
-    needed = (function.permissions | get_implied_permissions(function.effects) for function in extension.functions)
+    needed = (
+        function.permissions | get_implied_permissions(function.effects)
+        for function in extension.functions
+    )
     declared = extension.permissions.union(*needed)
     permitted = declared if settings.permissions is None else settings.permissions
     write = [str(resolve_path(path, cwd, home)) for path in rules.allowed_paths] or [str(cwd)]
-    return {"read": [str(extension.file.parent)], "write": write, "network": Permission.NETWORK in permitted}
+    return {
+        "read": [str(extension.file.parent)],
+        "write": write,
+        "network": Permission.NETWORK in permitted,
+    }

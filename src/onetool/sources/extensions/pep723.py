@@ -45,7 +45,9 @@ class ScriptHeader:
 
 
 def _is_local(setting: tuple[str, Any]) -> bool:
-    """Return whether a setting of uv refers to local files: a path or workspace source, or an index without a URL."""
+    """Return whether a setting of uv refers to local files: a path or workspace source, or an index
+    without a URL.
+    """
     name, value = setting
     if name == "sources":
         return bool(LOCAL_SOURCES & set(_iter_keys(value)))
@@ -93,7 +95,10 @@ def extract_blocks(source: str) -> list[str]:
     """Return the TOML of each header, without comment markers."""
     text = source.replace("\r\n", "\n")
     return [
-        "".join(line[2:] if line.startswith("# ") else line[1:] for line in match["content"].splitlines(keepends=True))
+        "".join(
+            line[2:] if line.startswith("# ") else line[1:]
+            for line in match["content"].splitlines(keepends=True)
+        )
         for match in BLOCK.finditer(text)
         if match["type"] == SCRIPT
     ]

@@ -1,7 +1,7 @@
 """The backend of a pack with a queue: workers on other machines make its calls.
 
-A call becomes a job. If the process of this backend ends, the job does not, and a repetition of the call by another
-process follows the same job.
+A call becomes a job. If the process of this backend ends, the job does not, and a repetition of the
+call by another process follows the same job.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A process that makes the calls of queues: procrastinate's worker with the packs of this machine.
 
-It runs only packs of its own settings, with its own secrets, and reaches only jobs and its own results. Import this
-module only in a worker: it imports procrastinate.
+It runs only packs of its own settings, with its own secrets, and reaches only jobs and its own
+results. Import this module only in a worker: it imports procrastinate.
 """
 
 import asyncio
@@ -57,13 +57,18 @@ class QueueWorker:
         self._packs = packs
         self._log = log
         self._is_stopping = False
-        connector = PatientConnector(database.url, lambda: self._is_stopping and not self._jobs.held)
-        self._jobs = WorkerJobs(connector, database.key, sorted(packs), Redactor(loaded.secret_values), log)
+        connector = PatientConnector(
+            database.url, lambda: self._is_stopping and not self._jobs.held
+        )
+        self._jobs = WorkerJobs(
+            connector, database.key, sorted(packs), Redactor(loaded.secret_values), log
+        )
         self._app = App(connector=connector)
         self._app.job_manager = self._jobs
         retry = RetryStrategy(retry_exceptions=[JobAborted])
         self._app.task(name="onetool.run_job", pass_context=True, retry=retry)(self._run_job)
-        # Its messages repeat what the log of this worker says, and errors would be printed with their traces.
+        # Its messages repeat what the log of this worker says, and errors would be printed with
+        # their traces.
         logging.getLogger("procrastinate").setLevel(logging.CRITICAL + 1)
         self._worker: Any = Worker(
             self._app,
@@ -89,12 +94,17 @@ class QueueWorker:
                 reporting.cancel()
 
     def stop(self) -> None:
-        """Take no more jobs. Those in flight get some time; then they return to the queue, or are interrupted."""
+        """Take no more jobs.
+
+        Those in flight get some time; then they return to the queue, or are interrupted.
+        """
         self._is_stopping = True
         self._worker.stop()
 
     async def _report(self) -> None:
-        """Report on calls. procrastinate sends no heartbeats after a stop, while calls in flight get their time."""
+        """Report on calls. procrastinate sends no heartbeats after a stop, while calls in flight
+        get their time.
+        """
         while True:
             await asyncio.sleep(REPORT_SECONDS)
             with suppress(ConnectorException):  # a result has the last messages too
@@ -127,11 +137,17 @@ class QueueWorker:
 
     async def _make_call(self, job: HeldJob) -> Any:
         facts = job.facts
-        caller = {**facts["context"], "sandbox": {}, "working_dir": self._loaded.directories.working_dir}
+        caller = {
+            **facts["context"],
+            "sandbox": {},
+            "working_dir": self._loaded.directories.working_dir,
+        }
         context = ToolContext(
             **caller,
             caller=Caller(caller["agent_id"], token_id=facts["token_id"]),
-            client=CallClient(progress=partial(job.add_event, "progress"), log=partial(job.add_event, "log")),
+            client=CallClient(
+                progress=partial(job.add_event, "progress"), log=partial(job.add_event, "log")
+            ),
             run=RunScope(store_media=partial(self._store_media, facts)),
         )
         tool = await self._find_tool(facts)
@@ -142,7 +158,10 @@ class QueueWorker:
             return await tool.backend.invoke(tool, args, context)
 
     async def _find_tool(self, facts: JsonMapping) -> Tool:
-        """Return the tool of the job. Its pack must be one that the settings of this worker give to the queue."""
+        """Return the tool of the job.
+
+        Its pack must be one that the settings of this worker give to the queue.
+        """
         pack = facts["pack"]
         queue = facts["queue"]
         name = f"{pack}.{facts['function']}"

@@ -1,4 +1,6 @@
-"""Static analysis of extension files: pack name, functions, permissions and dependencies, without running them."""
+"""Static analysis of extension files: pack name, functions, permissions and dependencies, without
+running them.
+"""
 
 import ast
 import os
@@ -26,10 +28,13 @@ from onetool_child.json_types import JsonObject
 SUFFIX = "_tools"
 DECLARED_NAMES = {"pack", "permissions", "__all__"}
 TOOL_OPTIONS = ("permissions", "effects", "idempotent")
-PACK_ASSIGNMENT = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")  # for files that cannot be parsed
+PACK_ASSIGNMENT = re.compile(
+    r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']"""
+)  # for files that cannot be parsed
 DECLARATION = re.compile(r"(?m)^(pack|permissions)\s*(:[^=\n]*)?=|^# /// script$")
 PLATFORM_TEST = re.compile(
-    r"(?P<name>sys\.platform|os\.name)(\.startswith\('(?P<prefix>\w*)'\)| (?P<operator>[!=]=) '(?P<value>\w*)')"
+    r"(?P<name>sys\.platform|os\.name)(\.startswith\('(?P<prefix>\w*)'\)| (?P<operator>[!=]=)"
+    r" '(?P<value>\w*)')"
 )
 MAX_FILE_BYTES = 10 << 20
 MAX_SIBLINGS = 200
@@ -57,7 +62,9 @@ class Function(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """An extension file. `problem` makes it unusable; `problems` affect single functions or the header.
+    """An extension file.
+
+    `problem` makes it unusable; `problems` affect single functions or the header.
 
     `problems` also say which functions are not tools, with the code `ignored`.
     """
@@ -65,7 +72,9 @@ class Extension:
     pack: str
     file: Path
     stamp: Stamp
-    siblings: frozenset[tuple[str, Stamp]] = frozenset()  # modules in the same directory, which it may import
+    siblings: frozenset[tuple[str, Stamp]] = (
+        frozenset()
+    )  # modules in the same directory, which it may import
     digest: str = ""
     header: ScriptHeader | None = None
     functions: tuple[Function, ...] = ()
@@ -78,7 +87,9 @@ class Extension:
     module: str = ""  # the name under which a package's pack is imported
 
     def identify(self) -> list[str]:
-        """Return digests of the file and the modules beside it, as they are now; an empty one if a file is missing."""
+        """Return digests of the file and the modules beside it, as they are now; an empty one if a
+        file is missing.
+        """
         files = [str(self.file), *sorted(name for name, _ in self.siblings)]
         return [self.module, *map(_digest_file, files)]
 
@@ -122,7 +133,11 @@ def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
 def _scan_modules(directory: str, *, is_required: bool) -> dict[str, os.DirEntry[str]]:
     try:
         with os.scandir(directory) as entries:
-            return {each.name: each for each in entries if each.name.isidentifier() or each.name.endswith(".py")}
+            return {
+                each.name: each
+                for each in entries
+                if each.name.isidentifier() or each.name.endswith(".py")
+            }
     except OSError:  # a subdirectory without access permission
         if is_required:
             raise
@@ -130,7 +145,9 @@ def _scan_modules(directory: str, *, is_required: bool) -> dict[str, os.DirEntry
 
 
 def _is_pack(names: Iterable[str]) -> bool:
-    """Return whether a directory with these names is another pack: it has a file of tools and is not a package."""
+    """Return whether a directory with these names is another pack: it has a file of tools and is
+    not a package.
+    """
     return "__init__.py" not in names and any(name.endswith(f"{SUFFIX}.py") for name in names)
 
 
@@ -143,7 +160,9 @@ def read(file: Path) -> Extension:
         source = _read_text(file)
     # LookupError: the encoding may be unknown or not a text encoding.
     except (LookupError, OSError, SyntaxError, ValueError) as error:
-        return replace(unparsed, problem=Problem(f"cannot read {file}: {error}", location=Location(str(file))))
+        return replace(
+            unparsed, problem=Problem(f"cannot read {file}: {error}", location=Location(str(file)))
+        )
     digest = sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
     unparsed = replace(unparsed, stamp=stamp, siblings=siblings, digest=digest)
     try:
@@ -163,7 +182,9 @@ def outline(file: Path) -> dict[str, list[str]]:
 
 
 def is_declared(file: Path) -> bool:
-    """Return whether a file says that it is a pack: it assigns `pack` or `permissions`, or has a script header."""
+    """Return whether a file says that it is a pack: it assigns `pack` or `permissions`, or has a
+    script header.
+    """
     try:
         source = _read_text(file)
     except (LookupError, OSError, SyntaxError, ValueError):
@@ -186,7 +207,9 @@ def _make_unusable(unparsed: Extension, source: str, reason: str, line: int = 0)
     """Return an unusable extension, under the pack name that callers will use."""
     assignment = PACK_ASSIGNMENT.search(source)
     location = Location(str(unparsed.file), line)
-    problem = Problem(f"{unparsed.file}{f', line {line}' if line else ''}: {reason}", location=location)
+    problem = Problem(
+        f"{unparsed.file}{f', line {line}' if line else ''}: {reason}", location=location
+    )
     return replace(unparsed, pack=(assignment and assignment[1]) or unparsed.pack, problem=problem)
 
 
@@ -222,7 +245,9 @@ def _parse(unparsed: Extension, source: str) -> Extension:
 
 def _check_pack_name(name: Any) -> str:
     if not isinstance(name, str) or not name.isidentifier() or iskeyword(name):
-        raise ValueError(f"invalid pack name {name!r}: expected letters, digits and _, and not a Python keyword")
+        raise ValueError(
+            f"invalid pack name {name!r}: expected letters, digits and _, and not a Python keyword"
+        )
     return name
 
 
@@ -236,7 +261,11 @@ def _find_ignored(module: "_Module", tools: Iterable[str]) -> Iterator[Problem]:
         for each in module.definitions[name].body
         if isinstance(each, FunctionNode)
     ]
-    classes = [each.name for each in module.statements if isinstance(each, ast.ClassDef) and _has_methods(each)]
+    classes = [
+        each.name
+        for each in module.statements
+        if isinstance(each, ast.ClassDef) and _has_methods(each)
+    ]
     is_private = all(name.startswith("_") for name in unlisted)
     reasons = {
         "names that start with _ are private" if is_private else "not listed in __all__": unlisted,
@@ -246,17 +275,23 @@ def _find_ignored(module: "_Module", tools: Iterable[str]) -> Iterator[Problem]:
     file = module.file
     for reason, found in reasons.items():
         if found:
-            yield Problem(f"{file}: ignored {_join(found)}: {reason}", "", Location(str(file)), IGNORED, OK)
+            yield Problem(
+                f"{file}: ignored {_join(found)}: {reason}", "", Location(str(file)), IGNORED, OK
+            )
     for each in module.statements:
         match each:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()) if not name.startswith("_"):
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()) if not name.startswith(
+                "_"
+            ):
                 message = f"{file}, line {each.lineno}: ignored {name}: a lambda is not a tool"
                 hint = f"write `def {name}(...)` in {file}, or rename it to _{name}"
                 yield Problem(message, hint, Location(str(file), each.lineno), IGNORED, WARNING)
 
 
 def _has_methods(node: ast.ClassDef) -> bool:
-    return any(isinstance(each, FunctionNode) and not each.name.startswith("_") for each in node.body)
+    return any(
+        isinstance(each, FunctionNode) and not each.name.startswith("_") for each in node.body
+    )
 
 
 def _join(names: list[str]) -> str:
@@ -271,7 +306,9 @@ def _read_literals(tree: ast.Module) -> JsonObject:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in DECLARED_NAMES:
                 found[name] = _evaluate_literal(name, value)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if name in DECLARED_NAMES:
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if (
+                name in DECLARED_NAMES
+            ):
                 found[name] = _evaluate_literal(name, value)
     return found
 
@@ -308,7 +345,10 @@ class _Module:
 
     @cached_property
     def statements(self) -> list[ast.stmt]:
-        """The statements that run at import, also under `if` and `try`. The first alternative comes last: it counts."""
+        """The statements that run at import, also under `if` and `try`.
+
+        The first alternative comes last: it counts.
+        """
         return list(_flatten(self.tree.body))
 
     @cached_property
@@ -331,11 +371,15 @@ class _Module:
         if not start.is_relative_to(self.root):
             return None
         path = start.joinpath(*name.split("."))
-        for candidate in (path.with_suffix(".py"), path / "__init__.py") if name else (path / "__init__.py",):
+        for candidate in (
+            (path.with_suffix(".py"), path / "__init__.py") if name else (path / "__init__.py",)
+        ):
             if candidate not in self.siblings:
                 is_read = len(self.siblings) <= MAX_SIBLINGS and candidate.is_file()
                 text = _read_text(candidate) if is_read else ""
-                self.siblings[candidate] = _Module(candidate, text, self.root, self.siblings) if is_read else None
+                self.siblings[candidate] = (
+                    _Module(candidate, text, self.root, self.siblings) if is_read else None
+                )
             if (found := self.siblings[candidate]) is not None:
                 return found
         return None
@@ -371,27 +415,46 @@ def _evaluate_test(test: ast.expr) -> bool | None:
     return (value == match["value"]) is (match["operator"] == "==")
 
 
-def _find_tools(module: _Module, exported: Any) -> tuple[dict[str, tuple[FunctionNode, _Module]], list[str]]:
+def _find_tools(
+    module: _Module, exported: Any
+) -> tuple[dict[str, tuple[FunctionNode, _Module]], list[str]]:
     """Return the functions that are tools with their modules, and the problems of exported names."""
     if exported is None:
-        return {name: (each, module) for name, each in module.definitions.items() if not name.startswith("_")}, []
-    if not isinstance(exported, list | tuple) or not all(isinstance(name, str) for name in exported):
+        return {
+            name: (each, module)
+            for name, each in module.definitions.items()
+            if not name.startswith("_")
+        }, []
+    if not isinstance(exported, list | tuple) or not all(
+        isinstance(name, str) for name in exported
+    ):
         raise ValueError("invalid __all__: expected a list of names")
     found = {name: _find_definition(name, module, MAX_IMPORT_DEPTH) for name in exported}
     missing = [
-        f"__all__ contains {name!r}, which is not a function of this file or of a module in its directory"
+        f"__all__ contains {name!r}, which is not a function of this file or of a module in its"
+        " directory"
         for name, definition in found.items()
         if definition is None
     ]
-    return {name: definition for name, definition in found.items() if definition is not None}, missing
+    return {
+        name: definition for name, definition in found.items() if definition is not None
+    }, missing
 
 
-def _find_definition(name: str, module: _Module, imports: int) -> tuple[FunctionNode, _Module] | None:
-    """Return the function with this name, even if it is imported from a module in the same directory."""
+def _find_definition(
+    name: str, module: _Module, imports: int
+) -> tuple[FunctionNode, _Module] | None:
+    """Return the function with this name, even if it is imported from a module in the same
+    directory.
+    """
     if name in module.definitions:
         return module.definitions[name], module
     source = module.scope.imports.get(name)
-    sibling = module.find_module(source.module, source.level) if source and source.name and imports else None
+    sibling = (
+        module.find_module(source.module, source.level)
+        if source and source.name and imports
+        else None
+    )
     return _find_definition(source.name, sibling, imports - 1) if source and sibling else None
 
 
@@ -402,7 +465,9 @@ def _make_function(name: str, definition: FunctionNode, module: _Module) -> Func
         schema = Schema.from_definition(definition, module.scope)
     else:  # its source takes less memory than the tree
         text = "\n".join(module.lines[definition.lineno - 1 : definition.end_lineno])
-        schema = Schema.from_source(f"if True:\n{text}" if definition.col_offset else text, definition.name)
+        schema = Schema.from_source(
+            f"if True:\n{text}" if definition.col_offset else text, definition.name
+        )
     output = make_output_schema(definition.returns, module.scope)
     declared = _read_tool_options(definition)
     declared_effects = effects(declared["effects"]) if "effects" in declared else None
@@ -423,15 +488,24 @@ def _read_tool_options(definition: FunctionNode) -> JsonObject:
                 names = {option.arg: option.value for option in options}
                 if "argument_permissions" in names:
                     raise ValueError("argument_permissions is not supported; use permissions")
-                found |= {name: _evaluate_literal(name, names[name]) for name in TOOL_OPTIONS if name in names}
+                found |= {
+                    name: _evaluate_literal(name, names[name])
+                    for name in TOOL_OPTIONS
+                    if name in names
+                }
     return found
 
 
 def _read_secrets(tree: ast.Module) -> tuple[str, ...]:
-    """Return the names in `secrets = [...]`. Another value is a variable of the file and declares nothing."""
+    """Return the names in `secrets = [...]`.
+
+    Another value is a variable of the file and declares nothing.
+    """
     for node in tree.body:
         match node:
-            case ast.Assign(targets=[ast.Name(id="secrets")], value=ast.List(elts=names) | ast.Tuple(elts=names)):
+            case ast.Assign(
+                targets=[ast.Name(id="secrets")], value=ast.List(elts=names) | ast.Tuple(elts=names)
+            ):
                 return tuple(str(name.value) for name in names if isinstance(name, ast.Constant))
     return ()
 
@@ -440,4 +514,6 @@ def _parse_permissions(names: Any) -> frozenset[Permission]:
     try:
         return permissions(names)
     except (TypeError, ValueError):
-        raise ValueError(f"invalid permissions {names!r}: expected a list of {', '.join(Permission)}") from None
+        raise ValueError(
+            f"invalid permissions {names!r}: expected a list of {', '.join(Permission)}"
+        ) from None

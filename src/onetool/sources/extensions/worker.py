@@ -1,7 +1,8 @@
 """The server side of a worker: a process that runs an extension file.
 
-Applications may share a worker; what it sends during a call goes to the application of the call. If the process ends,
-calls fail with an error that says why. `worker_backend` decides when to start a worker.
+Applications may share a worker; what it sends during a call goes to the application of the call. If
+the process ends, calls fail with an error that says why. `worker_backend` decides when to start a
+worker.
 """
 
 import asyncio
@@ -53,16 +54,24 @@ class WorkerLaunch:
     start_directory: Path | None = None  # the initial directory, in which uv looks for files
     sandbox: JsonMapping | None = None
     module: str = ""  # to import in place of the file, for a pack of an installed package
-    classes: Mapping[str, str] = field(default_factory=dict)  # of tools that are objects, by the name of the tool
+    classes: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of tools that are objects, by the name of the tool
     hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
-    secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # that the pack declares
+    secrets: Mapping[str, str | None] = field(
+        default_factory=dict, repr=False
+    )  # that the pack declares
     max_bytes: int = 104_857_600
-    remember: Callable[[str], Awaitable[None]] | None = None  # called with the path of the interpreter
+    remember: Callable[[str], Awaitable[None]] | None = (
+        None  # called with the path of the interpreter
+    )
     runs_tests: bool = False  # whether it serves `onetool_child.run_tests` instead of the tools
 
     @property
     def command(self) -> list[str]:
-        """The command. The directory of `onetool_child` is on the path only during startup, the current one never."""
+        """The command. The directory of `onetool_child` is on the path only during startup, the
+        current one never.
+        """
         home = str(Path(onetool_child.__file__).parent.parent)
         if self.start.by_uv:
             return [*self.start.command, home, str(self.cwd)]
@@ -107,7 +116,9 @@ class _Call:
     media: bytearray = field(default_factory=bytearray)  # received so far
     pieces: list[bytes] = field(default_factory=list)
     size: int = 0
-    nested: set[asyncio.Future[Any]] = field(default_factory=set)  # its calls of other tools, and questions
+    nested: set[asyncio.Future[Any]] = field(
+        default_factory=set
+    )  # its calls of other tools, and questions
     variables: Context = field(default_factory=copy_context)  # the nesting depth of tool calls
 
 
@@ -130,13 +141,20 @@ class _Timer(PausableDeadline):
 
 
 class Worker(SharedProcess[WorkerUser]):
-    """One worker process and its calls. Each of its users calls `start`, and `leave` or `release` afterwards."""
+    """One worker process and its calls.
+
+    Each of its users calls `start`, and `leave` or `release` afterwards.
+    """
 
     def __init__(self, launch: WorkerLaunch) -> None:
         super().__init__()
         self._launch = launch
         self._channel = Channel(
-            self._handle_request, self._handle_notification, self._handle_piece, at_once=MAX_NESTED_CALLS, messages=None
+            self._handle_request,
+            self._handle_notification,
+            self._handle_piece,
+            at_once=MAX_NESTED_CALLS,
+            messages=None,
         )
         self._starting: asyncio.Task[None] | None = None
         self._calls: dict[int, _Call] = {}
@@ -144,7 +162,9 @@ class Worker(SharedProcess[WorkerUser]):
         self._ending: asyncio.Task[None] | None = None
         self._is_loading = False  # whether Python runs and has started to load the file
         self.is_stuck = False
-        self._is_replaced = False  # a new worker gets the next calls, because a cancelled call has not stopped
+        self._is_replaced = (
+            False  # a new worker gets the next calls, because a cancelled call has not stopped
+        )
         self._cancelled: set[int] = set()  # calls that may still be running
 
     @property
@@ -165,7 +185,8 @@ class Worker(SharedProcess[WorkerUser]):
             self.is_offered = False
             self._give_up(user)
             raise ToolTimeout(
-                f"{self._launch.pack} was not ready within {seconds:g} s{self.get_output(user).sentence}"
+                f"{self._launch.pack} was not ready within {seconds:g}"
+                f" s{self.get_output(user).sentence}"
             ) from None
         except asyncio.CancelledError:
             self._give_up(user)
@@ -190,7 +211,9 @@ class Worker(SharedProcess[WorkerUser]):
         if self._ending is not None:  # it was killed meanwhile
             self._process.kill()
             return
-        self._channel.notify("begin", launch.options)  # not as arguments, which other users can read
+        self._channel.notify(
+            "begin", launch.options
+        )  # not as arguments, which other users can read
         self._channel.closed.add_done_callback(lambda _closed: self._on_closed())
 
     def _give_up(self, user: WorkerUser) -> None:
@@ -203,10 +226,15 @@ class Worker(SharedProcess[WorkerUser]):
         if (user := self.users.find_output_owner()) is not None:
             user.log_output(text)
 
-    # --- calls --------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     async def call(
-        self, user: WorkerUser, function: str, args: JsonMapping, context: ToolContext, seconds: float
+        self,
+        user: WorkerUser,
+        function: str,
+        args: JsonMapping,
+        context: ToolContext,
+        seconds: float,
     ) -> Any:
         if self._channel.unsent > MAX_UNSENT_BYTES:
             raise ToolError(f"{self._launch.pack} is not reading its input; retry later")
@@ -214,15 +242,24 @@ class Worker(SharedProcess[WorkerUser]):
             async with self.users.track(user):
                 return await self._call(user, function, args, context, seconds)
         except CallInterrupted:
-            raise ToolError(f"{self._launch.pack}.{function} was cancelled: OneTool is shutting down") from None
+            raise ToolError(
+                f"{self._launch.pack}.{function} was cancelled: OneTool is shutting down"
+            ) from None
 
     async def _call(
-        self, user: WorkerUser, function: str, args: JsonMapping, context: ToolContext, seconds: float
+        self,
+        user: WorkerUser,
+        function: str,
+        args: JsonMapping,
+        context: ToolContext,
+        seconds: float,
     ) -> Any:
         params = {"function": function, "args": args, "context": context.to_data(self._launch.pack)}
         answer = self._channel.request("call", params)
         call_id = self._channel.last_id
-        timer = _Timer(seconds, partial(self._time_out, answer, function, seconds), context.client.waiting)
+        timer = _Timer(
+            seconds, partial(self._time_out, answer, function, seconds), context.client.waiting
+        )
         call = self._calls[call_id] = _Call(user, function, context, timer)
         try:
             return _extract_value(await answer, call.pieces)
@@ -240,7 +277,9 @@ class Worker(SharedProcess[WorkerUser]):
 
     def _time_out(self, answer: asyncio.Future[Any], function: str, seconds: float) -> None:
         if not answer.done():
-            answer.set_exception(ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s"))
+            answer.set_exception(
+                ToolTimeout(f"{self._launch.pack}.{function} took longer than {seconds:g} s")
+            )
 
     def _cancel(self, call_id: int, call: _Call) -> None:
         """Cancel a call and its nested calls. A worker that does not stop gets no more calls."""
@@ -257,11 +296,16 @@ class Worker(SharedProcess[WorkerUser]):
         asyncio.get_running_loop().call_later(STUCK_SECONDS, check)
 
     async def settle(self) -> None:
-        """Wait until every cancelled call has stopped. If that takes long, the next call needs a new worker."""
+        """Wait until every cancelled call has stopped.
+
+        If that takes long, the next call needs a new worker.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + MAX_SETTLE_SECONDS
         while self._cancelled and not self.is_over:
-            self._cancelled = {call_id for call_id in self._cancelled if self._channel.is_unanswered(call_id)}
+            self._cancelled = {
+                call_id for call_id in self._cancelled if self._channel.is_unanswered(call_id)
+            }
             if self._cancelled:
                 await asyncio.sleep(SETTLE_SECONDS)
                 self._is_replaced = loop.time() > deadline
@@ -273,14 +317,17 @@ class Worker(SharedProcess[WorkerUser]):
             await asyncio.wait([self._process.ended], timeout=EXIT_SECONDS)
         why = reason or f"its process {self._exit_status()}"
         return ToolError(
-            f"{self._launch.pack}.{function} failed: {why}{self.get_output(user).sentence}. The next call restarts it."
+            f"{self._launch.pack}.{function} failed: {why}{self.get_output(user).sentence}. The"
+            " next call restarts it."
         )
 
     def _exit_status(self) -> str:
-        status = self._process.ended.result() if self._process and self._process.ended.done() else None
+        status = (
+            self._process.ended.result() if self._process and self._process.ended.done() else None
+        )
         return "is gone" if status is None else f"ended with {describe_status(status)}"
 
-    # --- messages of the worker ---------------------------------------------------------------------------------------
+    # --- messages of the worker -------------------------------------------------------------------
 
     async def _handle_request(self, method: str, params: JsonObject) -> Result:
         call = self._calls.get(params["within"])
@@ -292,9 +339,13 @@ class Worker(SharedProcess[WorkerUser]):
                 args = list(params["args"])
                 kwargs = dict(params["kwargs"])
                 context = call.context
-                if context.can_wait:  # a question about the nested call, or by it, stops the timer of this one too
+                if (
+                    context.can_wait
+                ):  # a question about the nested call, or by it, stops the timer of this one too
                     context = context.stop_timers(call.timer.paused)
-                work = partial(call.user.call_tool, name, kwargs, context, positional=args, raw=True)
+                work = partial(
+                    call.user.call_tool, name, kwargs, context, positional=args, raw=True
+                )
                 return await _run_nested(call, name, work)
             case "ask":
                 ask = partial(_ask, call, str(params["message"]), dict(params["schema"]))
@@ -319,8 +370,12 @@ class Worker(SharedProcess[WorkerUser]):
             case "log":
                 level = params["level"] if params["level"] in LOG_LEVELS else "info"
                 message = str(params["message"])[:MAX_LOG_CHARS]
-                if (call := self._calls.get(params["within"])) is not None and call.context.client.log is not None:
-                    call.context.client.log(f"{self._launch.pack}.{call.function}: {message}", level)
+                if (
+                    call := self._calls.get(params["within"])
+                ) is not None and call.context.client.log is not None:
+                    call.context.client.log(
+                        f"{self._launch.pack}.{call.function}: {message}", level
+                    )
             case _:
                 raise ValueError(f"unexpected message {method!r} from a worker")
 
@@ -347,10 +402,13 @@ class Worker(SharedProcess[WorkerUser]):
         elif data:
             call.pieces.append(data)
 
-    # --- shutdown -----------------------------------------------------------------------------------------------
+    # --- shutdown ---------------------------------------------------------------------------------
 
     def leave(self, user: WorkerUser) -> None:
-        """Make no more calls. Those in flight complete; after the last call of the last user, the process ends."""
+        """Make no more calls.
+
+        Those in flight complete; after the last call of the last user, the process ends.
+        """
         self.users.discard(user)
         if not self.users:
             self._retire()
@@ -447,7 +505,9 @@ async def _as_result(work: Awaitable[Any]) -> Result:
 
 async def _store_media(data: bytes, mime_type: str, context: ToolContext) -> str:
     if context.run.store_media is None:
-        raise ToolError("cannot store media: the call has no context of OneTool", hint="pass app.context()")
+        raise ToolError(
+            "cannot store media: the call has no context of OneTool", hint="pass app.context()"
+        )
     return await run_in_thread(context.run.store_media, data, mime_type)
 
 

@@ -1,7 +1,9 @@
-"""The backend of an extension pack. It starts the worker on the first call, replaces it and stops it when idle.
+"""The backend of an extension pack.
 
-The worker is replaced if it is lost or its file has changed. After a failed start, callers get the same error until
-the next attempt is due.
+It starts the worker on the first call, replaces it and stops it when idle.
+
+The worker is replaced if it is lost or its file has changed. After a failed start, callers get the
+same error until the next attempt is due.
 """
 
 import asyncio
@@ -51,13 +53,18 @@ class _OutputLog:
             self._omitted += len(text)
             return
         if self._omitted:
-            self._log("worker.output", pack=self._pack, text=f"[{self._omitted} characters omitted]")
+            self._log(
+                "worker.output", pack=self._pack, text=f"[{self._omitted} characters omitted]"
+            )
             self._omitted = 0
         self._log("worker.output", pack=self._pack, text=text)
 
 
 class WorkerBackend:
-    """The backend of one extension pack, with its worker. `get_worker` may return one that other applications use."""
+    """The backend of one extension pack, with its worker.
+
+    `get_worker` may return one that other applications use.
+    """
 
     def __init__(
         self,
@@ -115,7 +122,10 @@ class WorkerBackend:
         return self._supervised.failure
 
     def retire(self) -> None:
-        """Stop using the worker because its file or settings have changed. Calls in flight complete."""
+        """Stop using the worker because its file or settings have changed.
+
+        Calls in flight complete.
+        """
         self._is_retired = True
         if (worker := self._supervised.live) is not None:
             worker.leave(self._user)
@@ -126,7 +136,10 @@ class WorkerBackend:
         return self._is_retired and all(worker.is_done(self._user) for worker in self._workers)
 
     async def close(self) -> None:
-        """End all workers, including retired ones with calls in flight. Other applications keep shared ones."""
+        """End all workers, including retired ones with calls in flight.
+
+        Other applications keep shared ones.
+        """
         self._is_closed = True
         self.retire()
         if self._supervised.starting is not None:
@@ -166,7 +179,9 @@ class WorkerBackend:
             self._report("starting")
             worker = self._get_worker(launch)
             worker.users.add(self._user)
-            self._workers = {each for each in self._workers if not each.is_done(self._user)} | {worker}
+            self._workers = {each for each in self._workers if not each.is_done(self._user)} | {
+                worker
+            }
             python = await worker.start(self._user, self.timeouts.start)
             if launch.remember is not None:
                 await launch.remember(python)
@@ -194,8 +209,12 @@ class WorkerBackend:
                 return await self._prepare(self.extension, self._report)
         except TimeoutError:
             raise ToolTimeout(
-                f"the environment of {self.extension.pack} was not ready within {self.timeouts.start:g} s",
-                hint="raise workers.start_timeout in onetool.yaml, or retry in a moment: uv continues meanwhile",
+                f"the environment of {self.extension.pack} was not ready within"
+                f" {self.timeouts.start:g} s",
+                hint=(
+                    "raise workers.start_timeout in onetool.yaml, or retry in a moment: uv"
+                    " continues meanwhile"
+                ),
             ) from None
 
     def _stop(self, worker: Worker) -> None:

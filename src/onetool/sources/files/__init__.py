@@ -1,4 +1,7 @@
-"""File access for tools. `Files` checks a path and opens it; the other modules work on what it opened."""
+"""File access for tools.
+
+`Files` checks a path and opens it; the other modules work on what it opened.
+"""
 
 from onetool.sources.files.files import Files
 from onetool.sources.files.listing import ListedEntry, list_entries

@@ -1,7 +1,8 @@
-"""Open directories without following links: in one system call (`openat2`), or name by name if it is unavailable.
+"""Open directories without following links: in one system call (`openat2`), or name by name if it
+is unavailable.
 
-Both ways take a descriptor to start at and resolved names below it, and open exactly that or raise. `files.py` resolves
-the names: if a directory is replaced by a link in the meantime, opening fails.
+Both ways take a descriptor to start at and resolved names below it, and open exactly that or raise.
+`files.py` resolves the names: if a directory is replaced by a link in the meantime, opening fails.
 """
 
 import errno
@@ -13,7 +14,8 @@ from typing import Any
 
 Opener = Callable[[int, Sequence[str], int], int]
 
-# Some systems lack some of these flags. File tools may not work there, but the server must still start.
+# Some systems lack some of these flags. File tools may not work there, but the server must still
+# start.
 PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -28,7 +30,9 @@ _RESOLVE = _NO_MAGIC_LINKS | _NO_LINKS | _BENEATH
 
 
 def choose_opener() -> Opener:
-    """Return `open_by_kernel` if the kernel and the sandbox of this process allow it, else `open_by_walking`."""
+    """Return `open_by_kernel` if the kernel and the sandbox of this process allow it, else
+    `open_by_walking`.
+    """
     try:
         top = os.open("/", PATH_ONLY | DIRECTORY | CLOSE_ON_EXEC)
     except OSError:
@@ -58,7 +62,9 @@ def open_by_kernel(start: int, names: Sequence[str], flags: int) -> int:
     path = os.fsencode("/".join(names) or ".")
     number = ctypes.c_long(_SYS_OPENAT2)
     size = ctypes.c_size_t(len(how))
-    descriptor = _libc().syscall(number, ctypes.c_long(start), ctypes.c_char_p(path), ctypes.c_char_p(how), size)
+    descriptor = _libc().syscall(
+        number, ctypes.c_long(start), ctypes.c_char_p(path), ctypes.c_char_p(how), size
+    )
     if descriptor < 0:
         raise _error(ctypes.get_errno(), path)
     return int(descriptor)
@@ -83,13 +89,21 @@ def _open_and_close_parent(directory: int, name: str, flags: int) -> int:
 
 
 def rename_without_replacing(old: str, old_directory: int, new: str, new_directory: int) -> None:
-    """Rename atomically. Raise FileExistsError if the new name exists, another OSError if that is not supported."""
+    """Rename atomically.
+
+    Raise FileExistsError if the new name exists, another OSError if that is not supported.
+    """
     import ctypes
 
     libc = _libc()
     if not hasattr(libc, "renameat2"):
         raise _error(errno.ENOSYS, os.fsencode(new))
-    if libc.renameat2(old_directory, os.fsencode(old), new_directory, os.fsencode(new), ctypes.c_uint(1)) != 0:
+    if (
+        libc.renameat2(
+            old_directory, os.fsencode(old), new_directory, os.fsencode(new), ctypes.c_uint(1)
+        )
+        != 0
+    ):
         raise _error(ctypes.get_errno(), os.fsencode(new))
 
 

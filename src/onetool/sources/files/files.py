@@ -1,8 +1,9 @@
-"""File access for tools: check each path against the rules, and open it so that the check still holds.
+"""File access for tools: check each path against the rules, and open it so that the check still
+holds.
 
-A path is resolved and checked, and its directory is opened without following links. What was opened is checked again.
-All operations then use names in that open directory. If a directory or file is replaced by a link in the meantime, the
-operation fails and is retried from the start.
+A path is resolved and checked, and its directory is opened without following links. What was opened
+is checked again. All operations then use names in that open directory. If a directory or file is
+replaced by a link in the meantime, the operation fails and is retried from the start.
 """
 
 import errno
@@ -48,7 +49,10 @@ class Moved(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AnchoredPath:
-    """A name in an open directory. `real` is the resolved path at the time when the directory was opened."""
+    """A name in an open directory.
+
+    `real` is the resolved path at the time when the directory was opened.
+    """
 
     directory_fd: int
     name: str
@@ -69,11 +73,16 @@ class AnchoredPath:
         return os.open(self.name, flags | NO_FOLLOW | CLOSE_ON_EXEC, mode, dir_fd=self.directory_fd)
 
     def sibling(self, name: str) -> "AnchoredPath":
-        return AnchoredPath(self.directory_fd, name, posixpath.join(posixpath.dirname(self.real), name))
+        return AnchoredPath(
+            self.directory_fd, name, posixpath.join(posixpath.dirname(self.real), name)
+        )
 
 
 class Files:
-    """File access for one call, by the rules of its context. Nothing is read from disk before the first use."""
+    """File access for one call, by the rules of its context.
+
+    Nothing is read from disk before the first use.
+    """
 
     def __init__(self, context: ToolContext, opener: Opener | None = None) -> None:
         self.context = context
@@ -87,7 +96,7 @@ class Files:
     def open_beneath(self) -> Opener:
         return self._opener or choose_opener()
 
-    # --- checks -----------------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def is_allowed(self, path: Path, *, writing: bool = False) -> bool:
         """Return whether the path may be opened. Links are followed; it need not exist."""
@@ -98,7 +107,9 @@ class Files:
         return self._find_denial(requested, real_path(requested.absolute), writing) is None
 
     def resolve_search_root(self, path: str) -> Path:
-        """Return the resolved path if it may be read; raise SandboxDenied or FileNotFoundError otherwise."""
+        """Return the resolved path if it may be read; raise SandboxDenied or FileNotFoundError
+        otherwise.
+        """
 
         def real(anchored: AnchoredPath) -> Path:
             anchored.stat_no_link()
@@ -109,21 +120,28 @@ class Files:
     def list_denied_globs(self, root: Path) -> list[str]:
         """Return `--glob` values that exclude denied files, for ripgrep started in this directory.
 
-        Not every rule can be expressed as a pattern of ripgrep: check what it finds with `is_allowed`.
+        Not every rule can be expressed as a pattern of ripgrep: check what it finds with
+        `is_allowed`.
         """
         return self.rules.list_excluded_globs(str(root))
 
     def _find_denial(self, requested: RequestedPath, real: str, writing: bool) -> Denial | None:
-        named = (self.rules.find_name_denial(path) for path in requested.iter_paths() if path != real)
+        named = (
+            self.rules.find_name_denial(path) for path in requested.iter_paths() if path != real
+        )
         return next(filter(None, named), None) or self.rules.find_denial(real, writing=writing)
 
     def check(self, path: str, real: str, *, writing: bool = False, advice: str = "") -> None:
         """Raise if the resolved path `real` of the requested `path` may not be opened."""
         denial = self.rules.find_denial(real, writing=writing)
         if denial is not None:
-            raise _denial_error(parse_path(path, self.context.working_dir), denial, self.context, advice)
+            raise _denial_error(
+                parse_path(path, self.context.working_dir), denial, self.context, advice
+            )
 
-    def check_opened(self, path: str, descriptor: int, *, writing: bool = False, name: str = "") -> None:
+    def check_opened(
+        self, path: str, descriptor: int, *, writing: bool = False, name: str = ""
+    ) -> None:
         """Raise if the file that was actually opened, or this name in it, may not be opened."""
         real = get_descriptor_path(descriptor)
         if real is not None and real.endswith(" (deleted)") and os.fstat(descriptor).st_nlink == 0:
@@ -131,7 +149,7 @@ class Files:
         if real is not None:
             self.check(path, posixpath.normpath(posixpath.join(real, name)), writing=writing)
 
-    # --- opening ----------------------------------------------------------------------------------------------
+    # --- opening ----------------------------------------------------------------------------------
 
     def run_at(
         self,
@@ -142,19 +160,26 @@ class Files:
         follow: bool = True,
         create_folders: bool = False,
     ) -> T:
-        """Run an operation at a path. Without `follow`, it applies to a link itself, not to its target.
+        """Run an operation at a path.
+
+        Without `follow`, it applies to a link itself, not to its target.
 
         The operation must not have changed anything when it raises `Moved`: it is retried.
         """
         if os.open not in os.supports_dir_fd:
-            raise ToolError("file tools are not available on Windows: it cannot open files beneath an open directory")
+            raise ToolError(
+                "file tools are not available on Windows: it cannot open files beneath an open"
+                " directory"
+            )
         requested = parse_path(path, self.context.working_dir)
         last: OSError | None = None
         for _ in range(MAX_ATTEMPTS):
             real = self._resolve_allowed(requested, follow, writing)
             try:
                 with self._open_parent(real, create_folders) as anchored:
-                    self.check_opened(path, anchored.directory_fd, writing=writing, name=anchored.name)
+                    self.check_opened(
+                        path, anchored.directory_fd, writing=writing, name=anchored.name
+                    )
                     return operate(anchored)
             except Moved:
                 last = None
@@ -185,7 +210,9 @@ class Files:
             yield AnchoredPath(descriptor, name, real)
 
     @contextmanager
-    def _open_directory(self, names: Sequence[str], start: int | None = None, create: bool = False) -> Iterator[int]:
+    def _open_directory(
+        self, names: Sequence[str], start: int | None = None, create: bool = False
+    ) -> Iterator[int]:
         if start is None:
             with (
                 closing(os.open("/", PATH_ONLY | DIRECTORY | CLOSE_ON_EXEC)) as top,
@@ -226,7 +253,9 @@ def _resolve(requested: RequestedPath, follow: bool) -> str:
     return posixpath.join(real_path(directory), name)
 
 
-def _denial_error(requested: RequestedPath, denial: Denial, context: ToolContext, advice: str = "") -> SandboxDenied:
+def _denial_error(
+    requested: RequestedPath, denial: Denial, context: ToolContext, advice: str = ""
+) -> SandboxDenied:
     """Return the error for a rejected path. It does not reveal whether the path exists."""
     reason = _REASONS.get(denial)
     if reason is None:
@@ -236,12 +265,15 @@ def _denial_error(requested: RequestedPath, denial: Denial, context: ToolContext
         setting = f"agents: {{{context.agent_id}: {{sandbox: {{allowed_paths: [{listed}]}}}}}}"
         reason = f"{kind}{context.explain_setting(setting, 'sandbox')}"
     return SandboxDenied(
-        f"File access denied by sandbox: {requested.original}. {reason}{advice}", path=requested.original
+        f"File access denied by sandbox: {requested.original}. {reason}{advice}",
+        path=requested.original,
     )
 
 
 def _caller_error(error: OSError | None, path: str) -> Exception:
-    """Return the error for the caller, which shows the requested path and no other path of the machine."""
+    """Return the error for the caller, which shows the requested path and no other path of the
+    machine.
+    """
     if error is None or error.errno in {errno.ELOOP, errno.EXDEV, errno.EAGAIN}:
         return ToolError(
             f"cannot resolve {path}: its links are circular, or keep changing",

@@ -1,7 +1,9 @@
-"""Glob patterns for paths: `*` matches inside a name, `**` any number of directories, including none.
+"""Glob patterns for paths: `*` matches inside a name, `**` any number of directories, including
+none.
 
-A pattern is matched name by name, so that a walk knows early whether anything below a directory can still match. The
-time is bounded by the length of the pattern times that of the path. Names are compared in Unicode normal form C.
+A pattern is matched name by name, so that a walk knows early whether anything below a directory can
+still match. The time is bounded by the length of the pattern times that of the path. Names are
+compared in Unicode normal form C.
 """
 
 import fnmatch
@@ -70,7 +72,9 @@ class Glob:
     def remainders(self, names: Sequence[str]) -> list[str]:
         """Return equivalent patterns relative to this directory."""
         *_, states = self.iter_states(names)
-        return ["/".join(self._parts[state:]) for state in sorted(states) if state < len(self._parts)]
+        return [
+            "/".join(self._parts[state:]) for state in sorted(states) if state < len(self._parts)
+        ]
 
     def _skip_wildcards(self, states: set[int]) -> States:
         for state in range(len(self._parts)):
@@ -84,7 +88,9 @@ def _parts(pattern: str) -> tuple[str, ...]:
     parts = [name if name == ANY else _STARS.sub("*", normalize("NFC", name)) for name in names]
     if parts and parts[-1] == ANY:  # `a/**` matches everything in a, but not a itself
         parts.append("*")
-    return tuple(part for index, part in enumerate(parts) if part != ANY or parts[index - 1 : index] != [ANY])
+    return tuple(
+        part for index, part in enumerate(parts) if part != ANY or parts[index - 1 : index] != [ANY]
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -102,20 +108,29 @@ def expand_braces(pattern: str) -> list[str]:
         if braces is None:
             done.add(text)
         else:
-            waiting += [text[: braces.start()] + choice + text[braces.end() :] for choice in braces[1].split(",")]
+            waiting += [
+                text[: braces.start()] + choice + text[braces.end() :]
+                for choice in braces[1].split(",")
+            ]
         if len(waiting) + len(done) > _MAX_ALTERNATIVES:
-            raise ArgumentError(f"pattern {pattern[:100]!r} expands to more than {_MAX_ALTERNATIVES} patterns")
+            raise ArgumentError(
+                f"pattern {pattern[:100]!r} expands to more than {_MAX_ALTERNATIVES} patterns"
+            )
     return sorted(done)
 
 
 def to_ripgrep(pattern: str) -> list[str]:
-    """Return the pattern for `--glob` in both Unicode normal forms; nothing if ripgrep would read it differently."""
+    """Return the pattern for `--glob` in both Unicode normal forms; nothing if ripgrep would read
+    it differently.
+    """
     if len(pattern) > _MAX_RIPGREP_CHARS:
         return []
     tokens = [token[0] for token in _TOKEN.finditer(pattern)]
     for token in tokens:
         ranges = re.findall(r"(.)-(.)", token)
-        if len(token) > 1 and not (_PLAIN_CLASS.fullmatch(token) and all(first <= last for first, last in ranges)):
+        if len(token) > 1 and not (
+            _PLAIN_CLASS.fullmatch(token) and all(first <= last for first, last in ranges)
+        ):
             return []
     text = "".join(token if len(token) > 1 else _SPECIAL.get(token, token) for token in tokens)
     return sorted({normalize(form, text) for form in ("NFC", "NFD")})

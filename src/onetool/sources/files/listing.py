@@ -1,4 +1,7 @@
-"""Directory listings, limited to what the caller may read. Links are listed as their targets and not entered."""
+"""Directory listings, limited to what the caller may read.
+
+Links are listed as their targets and not entered.
+"""
 
 import os
 import posixpath
@@ -29,7 +32,9 @@ def list_entries(files: Files, path: str, pattern: str, limit: int) -> list[List
 
     def operate(anchored: AnchoredPath) -> list[ListedEntry]:
         if get_file_type(anchored.stat_no_link()) != "dir":
-            raise ToolError(f"not a directory: {path}", path=path, hint=f"fs.stat({path!r}) shows its type")
+            raise ToolError(
+                f"not a directory: {path}", path=path, hint=f"fs.stat({path!r}) shows its type"
+            )
         with closing(anchored.open(os.O_RDONLY | DIRECTORY)) as directory:
             files.check_opened(path, directory)
             found = _Walk(files, directory, anchored.real, Glob(pattern), path).collect(limit)
@@ -72,7 +77,9 @@ class _Walk:
             for item in scan:
                 yield from self._visit(item, names, states)
 
-    def _visit(self, item: "os.DirEntry[str]", names: tuple[str, ...], states: States) -> Iterator[ListedEntry]:
+    def _visit(
+        self, item: "os.DirEntry[str]", names: tuple[str, ...], states: States
+    ) -> Iterator[ListedEntry]:
         self._scanned += 1
         if self._scanned > MAX_SCANNED_ENTRIES:
             raise ToolError(
@@ -84,25 +91,34 @@ class _Walk:
         absolute = (*names, item.name)
         if not reached or not _is_text(item.name):
             return
-        if self._files.rules.find_denial(posixpath.join(self._real, *absolute), writing=False) is not None:
+        if (
+            self._files.rules.find_denial(posixpath.join(self._real, *absolute), writing=False)
+            is not None
+        ):
             return
         if self._glob.is_complete(reached):
             yield from self._make_entry(item, absolute)
         if item.is_dir(follow_symlinks=False) and item.name != TRASH:
             self._waiting.append((absolute, reached))
 
-    def _make_entry(self, item: "os.DirEntry[str]", names: tuple[str, ...]) -> Iterator[ListedEntry]:
+    def _make_entry(
+        self, item: "os.DirEntry[str]", names: tuple[str, ...]
+    ) -> Iterator[ListedEntry]:
         with suppress(FileNotFoundError):  # removed in the meantime
             status = item.stat(follow_symlinks=False)
             if item.is_symlink():
                 yield from self._resolve_link(names)
             else:
                 yield ListedEntry(
-                    "/".join(names), get_file_type(status), status.st_size if get_file_type(status) == "file" else 0
+                    "/".join(names),
+                    get_file_type(status),
+                    status.st_size if get_file_type(status) == "file" else 0,
                 )
 
     def _resolve_link(self, names: tuple[str, ...]) -> Iterator[ListedEntry]:
-        """Yield the target of a link; nothing if the target is denied, and type `other` if there is none."""
+        """Yield the target of a link; nothing if the target is denied, and type `other` if there is
+        none.
+        """
         kind = "other"
         size = 0
         try:

@@ -19,7 +19,9 @@ from onetool.sources.files.writing import (
 )
 
 
-def move(files: Files, source: str, target: str, *, overwrite: bool, create_folders: bool = False) -> str:
+def move(
+    files: Files, source: str, target: str, *, overwrite: bool, create_folders: bool = False
+) -> str:
     """Move a file or directory and return the new path. A link itself is moved, not its target."""
 
     def operate(old: AnchoredPath) -> str:
@@ -44,13 +46,17 @@ def move(files: Files, source: str, target: str, *, overwrite: bool, create_fold
     return files.run_at(source, operate, writing=True, follow=False)
 
 
-def copy(files: Files, source: str, target: str, *, overwrite: bool, create_folders: bool = False) -> WriteResult:
+def copy(
+    files: Files, source: str, target: str, *, overwrite: bool, create_folders: bool = False
+) -> WriteResult:
     """Copy the bytes and the permissions of a regular file."""
 
     def operate(old: AnchoredPath) -> WriteResult:
         with closing(open_regular(files, source, old)) as descriptor:
             return files.run_at(
-                target, lambda new: _copy_to(descriptor, new, target, overwrite), **_target_options(create_folders)
+                target,
+                lambda new: _copy_to(descriptor, new, target, overwrite),
+                **_target_options(create_folders),
             )
 
     return files.run_at(source, operate)
@@ -81,17 +87,27 @@ def _copy_to(descriptor: int, new: AnchoredPath, target: str, overwrite: bool) -
     return WriteResult(new.real, size, None)
 
 
-def _check_directory_target(files: Files, target: str, new: AnchoredPath, existing: os.stat_result | None) -> None:
-    """Raise if a directory, or a link to one, would create files at the target that rules forbid to write."""
+def _check_directory_target(
+    files: Files, target: str, new: AnchoredPath, existing: os.stat_result | None
+) -> None:
+    """Raise if a directory, or a link to one, would create files at the target that rules forbid to
+    write.
+    """
     if existing is not None:
-        raise ToolError(f"cannot replace {target}: only a regular file can replace a file", path=target)
+        raise ToolError(
+            f"cannot replace {target}: only a regular file can replace a file", path=target
+        )
     if files.rules.has_rules_below(new.real):
         raise ToolError(f"cannot move to {target}: sandbox rules apply to files in it", path=target)
 
 
-def _move_across_disks(files: Files, source: str, old: AnchoredPath, new: AnchoredPath, overwrite: bool) -> None:
+def _move_across_disks(
+    files: Files, source: str, old: AnchoredPath, new: AnchoredPath, overwrite: bool
+) -> None:
     if not stat.S_ISREG(old.stat().st_mode):
-        raise ToolError(f"cannot move {source} to another disk: it is not a regular file", path=source)
+        raise ToolError(
+            f"cannot move {source} to another disk: it is not a regular file", path=source
+        )
     with closing(open_regular(files, source, old)) as descriptor:
         _copy_to(descriptor, new, new.real, overwrite)
     os.unlink(old.name, dir_fd=old.directory_fd)
@@ -108,4 +124,6 @@ def _move_error(error: OSError, source: str, target: str) -> Exception:
 
 
 def _exists_error(target: str) -> ToolError:
-    return ToolError(f"{target} already exists", path=target, hint="pass overwrite=True to replace it")
+    return ToolError(
+        f"{target} already exists", path=target, hint="pass overwrite=True to replace it"
+    )

@@ -1,4 +1,6 @@
-"""Lists the paths that a sandbox opens, for the kernel, which allows directories with everything in them."""
+"""Lists the paths that a sandbox opens, for the kernel, which allows directories with everything in
+them.
+"""
 
 import os
 from collections.abc import Iterator
@@ -11,8 +13,8 @@ from onetool.sources.files.rules import Rules, fold
 class OpenPaths:
     """Files and directories of a sandbox. Of `listed`, only the names of entries may be read.
 
-    In a directory that contains hidden or protected paths, every other entry is listed by itself, and no entry can be
-    created.
+    In a directory that contains hidden or protected paths, every other entry is listed by itself,
+    and no entry can be created.
     """
 
     read: list[str] = field(default_factory=list)
@@ -21,7 +23,10 @@ class OpenPaths:
 
 
 def find_open_paths(rules: Rules) -> OpenPaths:
-    """Return the open paths of a sandbox. Blocks: it looks for hidden and denied names in all directories."""
+    """Return the open paths of a sandbox.
+
+    Blocks: it looks for hidden and denied names in all directories.
+    """
     paths = OpenPaths()
     for root in rules.roots:
         readable = _find_readable(rules, root.real, paths.listed)
@@ -32,14 +37,19 @@ def find_open_paths(rules: Rules) -> OpenPaths:
 
 
 def _find_readable(rules: Rules, path: str, listed: list[str]) -> list[str]:
-    """Return the path if everything in it is readable, or else the readable paths in it. Links are not followed."""
+    """Return the path if everything in it is readable, or else the readable paths in it.
+
+    Links are not followed.
+    """
     if not os.path.isdir(path):  # noqa: PTH112 - called for every entry
         return [path]
     has_rules = bool(rules.denied or rules.denied_absolute) or rules.has_rules_below(path)
     readable = []
     is_whole = True
     for entry in _scan(path):
-        if fold(entry.name) in rules.hidden_names or (has_rules and rules.find_denial(entry.path, writing=False)):
+        if fold(entry.name) in rules.hidden_names or (
+            has_rules and rules.find_denial(entry.path, writing=False)
+        ):
             is_whole = False
         elif entry.is_dir(follow_symlinks=False):
             found = _find_readable(rules, entry.path, listed)

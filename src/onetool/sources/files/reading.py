@@ -26,7 +26,9 @@ def read(files: Files, path: str, limit: int) -> FileContent:
     def operate(anchored: AnchoredPath) -> FileContent:
         with closing(open_regular(files, path, anchored)) as descriptor:
             status = os.fstat(descriptor)
-            return FileContent(_bytes(descriptor, status.st_size, limit, path), anchored.real, status)
+            return FileContent(
+                _bytes(descriptor, status.st_size, limit, path), anchored.real, status
+            )
 
     return files.run_at(path, operate)
 
@@ -37,7 +39,10 @@ def stat_path(files: Files, path: str) -> tuple[str, os.stat_result]:
 
 
 def open_regular(files: Files, path: str, anchored: AnchoredPath) -> int:
-    """Open a regular file for reading. Pipes and devices are not opened, because opening alone has side effects."""
+    """Open a regular file for reading.
+
+    Pipes and devices are not opened, because opening alone has side effects.
+    """
     _require_regular(anchored.stat_no_link(), path)
     descriptor = anchored.open(os.O_RDONLY | NON_BLOCKING)
     try:
@@ -51,17 +56,30 @@ def open_regular(files: Files, path: str, anchored: AnchoredPath) -> int:
 
 def _require_regular(status: os.stat_result, path: str) -> None:
     if stat.S_ISDIR(status.st_mode):
-        raise ToolError(f"{path} is a directory", path=path, hint=f"fs.list({path!r}) lists its entries")
+        raise ToolError(
+            f"{path} is a directory", path=path, hint=f"fs.list({path!r}) lists its entries"
+        )
     if not stat.S_ISREG(status.st_mode):
-        raise ToolError(f"cannot open {path}: it is a pipe, socket or device, not a regular file", path=path)
+        raise ToolError(
+            f"cannot open {path}: it is a pipe, socket or device, not a regular file", path=path
+        )
 
 
 def get_file_type(status: os.stat_result) -> str:
-    return "dir" if stat.S_ISDIR(status.st_mode) else "file" if stat.S_ISREG(status.st_mode) else "other"
+    return (
+        "dir"
+        if stat.S_ISDIR(status.st_mode)
+        else "file"
+        if stat.S_ISREG(status.st_mode)
+        else "other"
+    )
 
 
 def _bytes(descriptor: int, size: int, limit: int, path: str) -> bytes:
-    """Read everything. The limit applies to what is read: a file may grow, and files in /proc report a size of 0."""
+    """Read everything.
+
+    The limit applies to what is read: a file may grow, and files in /proc report a size of 0.
+    """
     data = bytearray()
     while size <= limit:
         try:

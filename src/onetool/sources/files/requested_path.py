@@ -18,18 +18,25 @@ MAX_ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class RequestedPath:
-    """A requested path. Messages show `original`; `absolute` may contain `..`, which links can redirect."""
+    """A requested path.
+
+    Messages show `original`; `absolute` may contain `..`, which links can redirect.
+    """
 
     original: str
     absolute: str
-    detours: frozenset[str] = frozenset()  # directories that the path enters and leaves again by `..`
+    detours: frozenset[str] = (
+        frozenset()
+    )  # directories that the path enters and leaves again by `..`
 
     @property
     def normalized(self) -> str:
         return normalize_path(self.absolute)
 
     def iter_paths(self) -> Iterator[str]:
-        """Yield every path that the request names: the directories it leaves again, then the path itself."""
+        """Yield every path that the request names: the directories it leaves again, then the path
+        itself.
+        """
         yield from self.detours
         yield self.normalized
 
@@ -40,7 +47,9 @@ def parse_path(path: str, working_dir: Path) -> RequestedPath:
     absolute = make_absolute(path, working_dir.absolute())
     detours = _find_detours(absolute)
     if len(detours) > MAX_DETOURS:
-        raise ArgumentError(f"invalid path {path[:60]!r}…: too many `..` segments after directories", field="path")
+        raise ArgumentError(
+            f"invalid path {path[:60]!r}…: too many `..` segments after directories", field="path"
+        )
     return RequestedPath(path, absolute, detours)
 
 
@@ -62,14 +71,18 @@ def make_absolute(path: str, base: Path) -> str:
 
 
 def real_path(path: str) -> str:
-    """Return the path with its links resolved. It need not exist; circular links are kept, and opening them fails.
+    """Return the path with its links resolved.
+
+    It need not exist; circular links are kept, and opening them fails.
 
     `realpath` raises if a link is replaced while it resolves it; then it is called again.
     """
     for _ in range(MAX_ATTEMPTS):
         with suppress(OSError):
             return os.path.realpath(path)
-    raise ToolError("cannot resolve the path: its links keep changing", hint="use the path of the file itself")
+    raise ToolError(
+        "cannot resolve the path: its links keep changing", hint="use the path of the file itself"
+    )
 
 
 def normalize_path(path: str) -> str:
@@ -79,15 +92,22 @@ def normalize_path(path: str) -> str:
 
 def _validate(path: str) -> None:
     if not path:
-        raise ArgumentError("the path is empty", field="path", hint='use "." for the working directory')
+        raise ArgumentError(
+            "the path is empty", field="path", hint='use "." for the working directory'
+        )
     if "\0" in path:
-        raise ArgumentError(f"invalid path {path[:200]!r}: it contains a NUL character", field="path")
+        raise ArgumentError(
+            f"invalid path {path[:200]!r}: it contains a NUL character", field="path"
+        )
     try:
         data = path.encode()
     except UnicodeEncodeError:
-        raise ArgumentError(f"invalid path {path[:200]!r}: it contains an unpaired surrogate", field="path") from None
+        raise ArgumentError(
+            f"invalid path {path[:200]!r}: it contains an unpaired surrogate", field="path"
+        ) from None
     if len(data) > MAX_PATH_BYTES or any(len(name) > MAX_NAME_BYTES for name in data.split(b"/")):
         raise ArgumentError(
-            f"path too long: {path[:60]!r}… (at most {MAX_NAME_BYTES} bytes per name, {MAX_PATH_BYTES} in all)",
+            f"path too long: {path[:60]!r}… (at most {MAX_NAME_BYTES} bytes per name,"
+            f" {MAX_PATH_BYTES} in all)",
             field="path",
         )

@@ -1,8 +1,9 @@
 """The sandbox rules of a context. They decide on path strings; `files.py` resolves the paths.
 
-Denied patterns take precedence, then hidden and protected paths, then allowed directories. Patterns are matched
-relative to an allowed directory: a project in `/build` can deny `build`. Hidden and protected paths apply without a
-sandbox too, and are compared without regard to case and Unicode normal form.
+Denied patterns take precedence, then hidden and protected paths, then allowed directories. Patterns
+are matched relative to an allowed directory: a project in `/build` can deny `build`. Hidden and
+protected paths apply without a sandbox too, and are compared without regard to case and Unicode
+normal form.
 """
 
 import posixpath
@@ -52,7 +53,9 @@ class Root:
         return self.real if self.is_directory else posixpath.dirname(self.real)
 
     def iter_relative_names(self, path: str) -> Iterator[Names]:
-        """Yield the relative names that patterns are matched with; for an allowed file, its own name."""
+        """Yield the relative names that patterns are matched with; for an allowed file, its own
+        name.
+        """
         for own in {self.real, self.named}:
             if path == own and not self.is_directory:
                 yield split_names(path)[-1:]
@@ -67,9 +70,13 @@ class Rules:
     roots: tuple[Root, ...]
     is_unrestricted: bool = False
     hidden: tuple[Names, ...] = ()
-    hidden_names: frozenset[str] = frozenset()  # folded; hidden in every directory, with everything below
+    hidden_names: frozenset[str] = (
+        frozenset()
+    )  # folded; hidden in every directory, with everything below
     protected: tuple[Names, ...] = ()
-    protected_names: frozenset[str] = frozenset()  # folded; protected in every directory, but not above `base`
+    protected_names: frozenset[str] = (
+        frozenset()
+    )  # folded; protected in every directory, but not above `base`
     base: Names = ()  # the working directory, folded
     protected_patterns: tuple[Glob, ...] = ()  # of folded names
     denied: tuple[Glob, ...] = ()  # relative to each root
@@ -92,8 +99,14 @@ class Rules:
         )
         if context.sandbox is None or not sandbox.get("enabled", True):
             whole_disk = Root("/", "/", is_directory=True, writable=True)
-            return cls((whole_disk,), True, hidden, names, protected, protected_names, folded_base, packs)
-        patterns = [text for pattern in get_strings(sandbox, "denied_patterns") for text in _expand_pattern(pattern)]
+            return cls(
+                (whole_disk,), True, hidden, names, protected, protected_names, folded_base, packs
+            )
+        patterns = [
+            text
+            for pattern in get_strings(sandbox, "denied_patterns")
+            for text in _expand_pattern(pattern)
+        ]
         return cls(
             roots=(
                 *_make_roots(get_allowed_paths(sandbox), base, True),
@@ -148,7 +161,11 @@ class Rules:
     def is_denied(self, path: str) -> bool:
         if any(pattern.covers(split_names(path)) for pattern in self.denied_absolute):
             return True
-        return any(pattern.covers(names) for names in self._names_from_roots(path) for pattern in self.denied)
+        return any(
+            pattern.covers(names)
+            for names in self._names_from_roots(path)
+            for pattern in self.denied
+        )
 
     def has_rules_below(self, directory: str) -> bool:
         """Return whether rules apply to files below this directory, which renaming it would evade.
@@ -156,25 +173,43 @@ class Rules:
         It does not check whether such files exist, so the result does not reveal that.
         """
         names = tuple(map(fold, normalize_names(directory)))
-        if any(_starts_with(guarded, names) for guarded in (*self._folded_hidden, *self._folded_protected)):
+        if any(
+            _starts_with(guarded, names)
+            for guarded in (*self._folded_hidden, *self._folded_protected)
+        ):
             return True
         if any(pattern.depends_on(names) for pattern in self.protected_patterns):
             return True
         if any(pattern.depends_on(split_names(directory)) for pattern in self.denied_absolute):
             return True
-        return any(pattern.depends_on(names) for names in self._names_from_roots(directory) for pattern in self.denied)
+        return any(
+            pattern.depends_on(names)
+            for names in self._names_from_roots(directory)
+            for pattern in self.denied
+        )
 
     def find_root(self, path: str) -> Root:
         """Return the innermost root that contains this allowed path."""
-        return max((root for root in self.roots if is_below(path, root.real)), key=lambda root: len(root.real))
+        return max(
+            (root for root in self.roots if is_below(path, root.real)),
+            key=lambda root: len(root.real),
+        )
 
     def list_excluded_globs(self, directory: str) -> list[str]:
         """Return the globs that ripgrep, started in this directory, must exclude."""
-        pairs = [(pattern, names) for pattern in self.denied for names in self._names_from_roots(directory)]
+        pairs = [
+            (pattern, names)
+            for pattern in self.denied
+            for names in self._names_from_roots(directory)
+        ]
         pairs += [(pattern, split_names(directory)) for pattern in self.denied_absolute]
         remainders = {rest for pattern, names in pairs for rest in pattern.remainders(names)}
         parent = normalize_names(directory)
-        remainders |= {_escape_glob(hidden[len(parent) :]) for hidden in self.hidden if _starts_with(hidden, parent)}
+        remainders |= {
+            _escape_glob(hidden[len(parent) :])
+            for hidden in self.hidden
+            if _starts_with(hidden, parent)
+        }
         remainders |= {f"**/{_escape_glob((name,))}" for name in self.hidden_names}
         # ripgrep tries each glob on every file, so redundant ones are left out.
         minimal = (rest for rest in sorted(remainders) if f"**/{rest}" not in remainders)
@@ -206,7 +241,8 @@ def get_strings(sandbox: JsonMapping, key: str) -> tuple[str, ...]:
         isinstance(value, str | Path) and str(value) for value in values
     ):
         raise ConfigError(
-            f"invalid sandbox.{key}: expected a list of strings like [src, docs], not {values!r}", key=key
+            f"invalid sandbox.{key}: expected a list of strings like [src, docs], not {values!r}",
+            key=key,
         )
     return tuple(map(str, values))
 
@@ -247,20 +283,33 @@ def _make_roots(paths: Iterable[str], base: Path, writable: bool) -> Iterable[Ro
 def _normalize_and_resolve(paths: Iterable[str], base: Path) -> tuple[Names, ...]:
     """Return the paths as configured and resolved."""
     named = [make_absolute(path, base) for path in paths]
-    return tuple({normalize_names(form) for path in named for form in (normalize_path(path), real_path(path))})
+    return tuple(
+        {
+            normalize_names(form)
+            for path in named
+            for form in (normalize_path(path), real_path(path))
+        }
+    )
 
 
 def _expand_pattern(pattern: str) -> Iterable[str]:
-    """Expand a configured pattern: without a slash, a name in any directory; with a leading `~` or `/`, full paths."""
+    """Expand a configured pattern: without a slash, a name in any directory; with a leading `~` or
+    `/`, full paths.
+    """
     for text in filter(None, expand_braces(pattern)):
         if ".." in text.split("/"):
             raise ConfigError(
-                f"invalid denied pattern {pattern!r}: `..` leaves the directory", hint="use an absolute path"
+                f"invalid denied pattern {pattern!r}: `..` leaves the directory",
+                hint="use an absolute path",
             )
         path = make_absolute(text, Path("/")) if text.startswith("~/") else text.rstrip("/") or text
-        if path.startswith("/"):  # as written, and with links resolved in the part before the first wildcard
+        if path.startswith(
+            "/"
+        ):  # as written, and with links resolved in the part before the first wildcard
             names = path.split("/")
-            count = next((index for index, name in enumerate(names) if set(name) & set("*?[")), len(names))
+            count = next(
+                (index for index, name in enumerate(names) if set(name) & set("*?[")), len(names)
+            )
             real = real_path("/".join(names[:count]) or "/").rstrip("/")
             yield from {path, "/".join([real, *names[count:]])}
         else:

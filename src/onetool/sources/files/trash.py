@@ -1,7 +1,8 @@
-"""Reversible deletion: files are moved to `.onetool-trash` in the allowed directory, into a subdirectory per deletion.
+"""Reversible deletion: files are moved to `.onetool-trash` in the allowed directory, into a
+subdirectory per deletion.
 
-The trash is never emptied automatically. A `.gitignore` keeps it out of repositories. If the allowed directory is on
-another disk than the file, the trash is next to the file.
+The trash is never emptied automatically. A `.gitignore` keeps it out of repositories. If the
+allowed directory is on another disk than the file, the trash is next to the file.
 """
 
 import errno
@@ -46,29 +47,47 @@ def _check_deletable(files: Files, path: str, anchored: AnchoredPath, recursive:
     if TRASH in anchored.real.split("/"):
         raise _already_deleted_error(path)
     if not recursive:
-        raise ToolError(f"{path} is a directory", path=path, hint="pass recursive=True to delete it with its contents")
+        raise ToolError(
+            f"{path} is a directory",
+            path=path,
+            hint="pass recursive=True to delete it with its contents",
+        )
 
 
 def check_movable(files: Files, path: str, anchored: AnchoredPath) -> None:
     """Raise if a directory or link contains an allowed directory, or if rules apply to files in it."""
-    if anchored.name == "." or any(is_below(root.real, anchored.real) for root in files.rules.roots):
-        raise ToolError(f"cannot move or delete {path}: it is or contains an allowed directory", path=path)
+    if anchored.name == "." or any(
+        is_below(root.real, anchored.real) for root in files.rules.roots
+    ):
+        raise ToolError(
+            f"cannot move or delete {path}: it is or contains an allowed directory", path=path
+        )
     if files.rules.has_rules_below(anchored.real) or _contains_settings(files, anchored):
-        raise ToolError(f"cannot move or delete {path}: sandbox rules apply to files in it", path=path)
+        raise ToolError(
+            f"cannot move or delete {path}: sandbox rules apply to files in it", path=path
+        )
 
 
 def _contains_settings(files: Files, anchored: AnchoredPath) -> bool:
-    """Return whether the directory contains the settings of a project: trust is bound to their path."""
+    """Return whether the directory contains the settings of a project: trust is bound to their
+    path.
+    """
     for name in files.rules.hidden_names:
         with suppress(OSError):
-            os.stat(posixpath.join(anchored.name, name), dir_fd=anchored.directory_fd, follow_symlinks=False)
+            os.stat(
+                posixpath.join(anchored.name, name),
+                dir_fd=anchored.directory_fd,
+                follow_symlinks=False,
+            )
             return True
     return False
 
 
 def _already_deleted_error(path: str) -> ToolError:
     return ToolError(
-        f"{path} is already in the trash", path=path, hint="only a person can empty it; fs.move restores files"
+        f"{path} is already in the trash",
+        path=path,
+        hint="only a person can empty it; fs.move restores files",
     )
 
 

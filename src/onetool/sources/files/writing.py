@@ -1,6 +1,9 @@
-"""Atomic file writes: into a temporary file in the same directory, then renamed. Optionally keep a backup.
+"""Atomic file writes: into a temporary file in the same directory, then renamed.
 
-Readers see the old file or the new one, also after a crash. A name that has become a link is replaced, never followed.
+Optionally keep a backup.
+
+Readers see the old file or the new one, also after a crash. A name that has become a link is
+replaced, never followed.
 """
 
 import errno
@@ -18,7 +21,14 @@ BACKUP_SUFFIX = ".bak"
 NEW_FILE_MODE = 0o644
 PERMISSION_BITS = 0o777
 _CHUNK_BYTES = 1 << 20
-_CANNOT_LINK = {errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_CANNOT_LINK = {
+    errno.EPERM,
+    errno.EACCES,
+    errno.EOPNOTSUPP,
+    errno.ENOSYS,
+    errno.EMLINK,
+    errno.EXDEV,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +54,21 @@ def write(
         old = stat_replaceable(anchored, path)
         if expected is not None and (old is None or _fingerprint(old) != _fingerprint(expected)):
             raise ToolError(f"{path} changed since it was read", path=path, hint="read it again")
-        backup_file = anchored.sibling(anchored.name + BACKUP_SUFFIX) if backup and old is not None else None
+        backup_file = (
+            anchored.sibling(anchored.name + BACKUP_SUFFIX) if backup and old is not None else None
+        )
         if backup_file is not None:
             advice = " Pass backup=False to write without a backup."
             files.check(path + BACKUP_SUFFIX, backup_file.real, writing=True, advice=advice)
         with temporary_file(anchored, [data], old, mode) as new:
             if backup_file is not None:
                 _make_backup(anchored, backup_file)
-            os.replace(new.name, anchored.name, src_dir_fd=new.directory_fd, dst_dir_fd=anchored.directory_fd)
+            os.replace(
+                new.name,
+                anchored.name,
+                src_dir_fd=new.directory_fd,
+                dst_dir_fd=anchored.directory_fd,
+            )
         sync_directory(anchored)
         return WriteResult(anchored.real, len(data), backup_file.real if backup_file else None)
 
@@ -66,8 +83,15 @@ def stat_replaceable(anchored: AnchoredPath, path: str) -> os.stat_result | None
         return None
     if not stat.S_ISREG(old.st_mode):
         raise ToolError(f"not a regular file: {path}", path=path)
-    # Do not follow a link that has replaced it: the error must not reveal anything about its target.
-    if not os.access(anchored.name, os.W_OK, dir_fd=anchored.directory_fd, effective_ids=True, follow_symlinks=False):
+    # Do not follow a link that has replaced it: the error must not reveal anything about its
+    # target.
+    if not os.access(
+        anchored.name,
+        os.W_OK,
+        dir_fd=anchored.directory_fd,
+        effective_ids=True,
+        follow_symlinks=False,
+    ):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
     return old
 
@@ -78,9 +102,15 @@ def _fingerprint(status: os.stat_result) -> tuple[int, ...]:
 
 @contextmanager
 def temporary_file(
-    anchored: AnchoredPath, chunks: Iterable[bytes], old: os.stat_result | None = None, mode: int | None = None
+    anchored: AnchoredPath,
+    chunks: Iterable[bytes],
+    old: os.stat_result | None = None,
+    mode: int | None = None,
 ) -> Iterator[AnchoredPath]:
-    """Create a temporary file with these bytes in the same directory. Remove it unless it was renamed."""
+    """Create a temporary file with these bytes in the same directory.
+
+    Remove it unless it was renamed.
+    """
     new = anchored.sibling(f".{os.urandom(8).hex()}.onetool-tmp")
     descriptor = new.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
@@ -146,7 +176,9 @@ def read_chunks(descriptor: int) -> Iterator[bytes]:
 
 
 def replace(source: AnchoredPath, target: AnchoredPath) -> None:
-    os.replace(source.name, target.name, src_dir_fd=source.directory_fd, dst_dir_fd=target.directory_fd)
+    os.replace(
+        source.name, target.name, src_dir_fd=source.directory_fd, dst_dir_fd=target.directory_fd
+    )
 
 
 def rename_exclusively(source: AnchoredPath, target: AnchoredPath) -> None:
@@ -174,10 +206,18 @@ def _rename_in_steps(source: AnchoredPath, target: AnchoredPath) -> None:
     with suppress(FileNotFoundError):
         target.stat()
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target.name)
-    os.rename(source.name, target.name, src_dir_fd=source.directory_fd, dst_dir_fd=target.directory_fd)
+    os.rename(
+        source.name, target.name, src_dir_fd=source.directory_fd, dst_dir_fd=target.directory_fd
+    )
 
 
 def sync_directory(anchored: AnchoredPath) -> None:
-    """Sync the directory to disk. Errors are ignored: not every directory and file system supports it."""
-    with suppress(OSError), closing(os.open(".", os.O_RDONLY | DIRECTORY, dir_fd=anchored.directory_fd)) as directory:
+    """Sync the directory to disk.
+
+    Errors are ignored: not every directory and file system supports it.
+    """
+    with (
+        suppress(OSError),
+        closing(os.open(".", os.O_RDONLY | DIRECTORY, dir_fd=anchored.directory_fd)) as directory,
+    ):
         os.fsync(directory)

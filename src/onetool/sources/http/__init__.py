@@ -1,1 +1,3 @@
-"""HTTP tools: `backend` executes a call, `definition` is what is stored, and the other modules are its parts."""
+"""HTTP tools: `backend` executes a call, `definition` is what is stored, and the other modules are
+its parts.
+"""

@@ -1,8 +1,9 @@
-"""The backend of HTTP tools: each call sends the requests of its steps and one more, and converts the last response.
+"""The backend of HTTP tools: each call sends the requests of its steps and one more, and converts
+the last response.
 
-Secrets are looked up when a request is built and redacted from responses. Errors show the template of the URL, never
-the URL itself. Files are sent and written by the permissions and the file rules of the caller. This module imports
-little; `definition`, which defines the tool, needs pydantic.
+Secrets are looked up when a request is built and redacted from responses. Errors show the template
+of the URL, never the URL itself. Files are sent and written by the permissions and the file rules
+of the caller. This module imports little; `definition`, which defines the tool, needs pydantic.
 """
 
 import base64
@@ -24,7 +25,13 @@ from onetool.net import HostRules, Net
 from onetool.net.messages import IDEMPOTENT_METHODS, Request, Response
 from onetool.sources.http import credentials
 from onetool.sources.http.body import OTHER_TYPE
-from onetool.sources.http.placeholders import MISSING, Placeholder, UploadedFile, Values, invalid_value_error
+from onetool.sources.http.placeholders import (
+    MISSING,
+    Placeholder,
+    UploadedFile,
+    Values,
+    invalid_value_error,
+)
 from onetool.sources.http.request import MAX_URL_CHARS, measure_bytes
 from onetool.sources.http.response import (
     EventCollector,
@@ -46,7 +53,13 @@ from onetool_child.media import describe_media
 if TYPE_CHECKING:
     from onetool.runs.results.blobs import Media
     from onetool.settings.model import Http
-    from onetool.sources.http.definition import HttpImpl, HttpRequest, HttpStep, OAuthFlow, StepResponseOptions
+    from onetool.sources.http.definition import (
+        HttpImpl,
+        HttpRequest,
+        HttpStep,
+        OAuthFlow,
+        StepResponseOptions,
+    )
 
 MAX_HEADER_CHARS = 65_536
 MAX_UPLOAD_BYTES = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
@@ -71,10 +84,12 @@ class RenewableToken(Protocol):
 
 @dataclass(frozen=True)
 class HttpBackend:
-    """The backend of one HTTP tool. `rate_limiter` counts its calls under `identity`; both outlive this object.
+    """The backend of one HTTP tool.
 
-    `get_secret` returns a secret for requests to an origin, and raises if it must not be sent there.
-    `media` stores binary responses; without it, they are returned as base64.
+    `rate_limiter` counts its calls under `identity`; both outlive this object.
+
+    `get_secret` returns a secret for requests to an origin, and raises if it must not be sent
+    there. `media` stores binary responses; without it, they are returned as base64.
     """
 
     impl: "HttpImpl"
@@ -102,14 +117,19 @@ class HttpBackend:
 
     @cached_property
     def make_redactor(self) -> Callable[[frozenset[str]], ResponseRedactor]:
-        """Return the redactor of secrets. That of the last call is kept: most calls use the same secrets."""
+        """Return the redactor of secrets.
+
+        That of the last call is kept: most calls use the same secrets.
+        """
         return lru_cache(maxsize=1)(ResponseRedactor)
 
 
 class _Call:
     """One call of an HTTP tool."""
 
-    def __init__(self, backend: HttpBackend, tool: Tool, args: JsonMapping, context: ToolContext) -> None:
+    def __init__(
+        self, backend: HttpBackend, tool: Tool, args: JsonMapping, context: ToolContext
+    ) -> None:
         self.backend = backend
         self.impl = backend.impl
         self.context = context
@@ -120,13 +140,17 @@ class _Call:
         max_bytes = self.settings.max_response_bytes
         self.max_bytes = min(self.impl.max_response_bytes or max_bytes, max_bytes)
         self.part: HttpRequest = self.impl.requests[0]  # that is being sent
-        self.tokens: Mapping[str, str] = {}  # of a sign-in, by the names of the secrets that they stand for
+        self.tokens: Mapping[
+            str, str
+        ] = {}  # of a sign-in, by the names of the secrets that they stand for
         self.steps: JsonObject = {}
         self.events: EventCollector | None = None
         self.media = backend.media() if backend.media else None
         files = FileUploads(context, self.media, self.impl.max_request_bytes)
         steps = self.steps if self.impl.steps else None
-        self.values = Values(args, tool.input.required, self._get_secret, steps=steps, read_file=files)
+        self.values = Values(
+            args, tool.input.required, self._get_secret, steps=steps, read_file=files
+        )
 
     async def run(self) -> Any:
         impl = self.impl
@@ -146,10 +170,12 @@ class _Call:
             return None
         raise await self._make_status_error(response)
 
-    # --- requests ----------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def _request(self, part: "HttpRequest") -> Response:
-        """Send the request of the tool or of a step, and again if the API rejects the token of a sign-in."""
+        """Send the request of the tool or of a step, and again if the API rejects the token of a
+        sign-in.
+        """
         self.part = part
         self.tokens = await self._find_tokens()
         request = await self._build()
@@ -165,7 +191,10 @@ class _Call:
         return self.backend.get_secret(self.part.request.url.origin, name) or self.tokens.get(name)
 
     async def _find_tokens(self, rejected: str = "") -> dict[str, str]:
-        """Return the token of a sign-in, by the name of the secret that it stands for. It is for this request only."""
+        """Return the token of a sign-in, by the name of the secret that it stands for.
+
+        It is for this request only.
+        """
         auth = self.part.auth
         if auth is None or auth.oauth is None or self.backend.sign_in is None:
             return {}
@@ -182,15 +211,19 @@ class _Call:
         request = await run_in_thread_if(is_slow, partial(part.request.fill, self.values))
         if len(request.url) > MAX_URL_CHARS:
             raise ArgumentError(
-                f"URL too long: more than {MAX_URL_CHARS:,} characters", hint="send long values in the request body"
+                f"URL too long: more than {MAX_URL_CHARS:,} characters",
+                hint="send long values in the request body",
             )
         for name, text in request.headers:
             if len(text) > MAX_HEADER_CHARS:
-                raise ArgumentError(f"header {name} too long: more than {MAX_HEADER_CHARS:,} characters")
+                raise ArgumentError(
+                    f"header {name} too long: more than {MAX_HEADER_CHARS:,} characters"
+                )
         limit = self.impl.max_request_bytes
         if limit is not None and (size := measure_bytes(request)) > limit:
             raise ArgumentError(
-                f"request not sent: it has {size:,} bytes (maxRequestBytes of the tool is {limit:,})",
+                f"request not sent: it has {size:,} bytes (maxRequestBytes of the tool is"
+                f" {limit:,})",
                 size=size,
                 limit=limit,
             )
@@ -207,7 +240,10 @@ class _Call:
         return max(0.0, self.deadline - self.backend.clock())
 
     async def _send(self, request: Request) -> Response:
-        """Send a request, and again as the retry settings allow. No attempt starts after the timeout of the call."""
+        """Send a request, and again as the retry settings allow.
+
+        No attempt starts after the timeout of the call.
+        """
         retries = self.settings.retries if self.impl.retries is None else self.impl.retries
         if not (self.impl.retry_non_idempotent or self.part.method in IDEMPOTENT_METHODS):
             retries = 0
@@ -232,7 +268,11 @@ class _Call:
         """Return the pause: doubled each time, with jitter, and at least what the server requests."""
         max_pause: float = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt)
         pause = max_pause * (1 - self.backend.random() / 2)
-        return pause if isinstance(response, NetworkError) else max(pause, response.parse_retry_after())
+        return (
+            pause
+            if isinstance(response, NetworkError)
+            else max(pause, response.parse_retry_after())
+        )
 
     async def _send_once(self, request: Request) -> Response:
         seconds = self._seconds_left
@@ -259,43 +299,67 @@ class _Call:
         """Redact the error: the host of a redirect may contain what the request sent."""
         message = error.message
         fields = error.fields
-        if fields.get("reason") == "too_large" and fields.get("limit") == self.impl.max_response_bytes:
+        if (
+            fields.get("reason") == "too_large"
+            and fields.get("limit") == self.impl.max_response_bytes
+        ):
             message = f"response larger than {error.limit:,} bytes (maxResponseBytes of the tool)"
             fields = {**fields, "hint": ""}  # it names the setting, which is not the limit here
         redactor = self._make_redactor()
         return NetworkError(redactor(message), **redactor.redact_data(fields))
 
-    # --- responses ---------------------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def _make_redactor(self) -> ResponseRedactor:
-        return self.backend.make_redactor(self.backend.literal_credentials | self.values.used_secrets)
+        return self.backend.make_redactor(
+            self.backend.literal_credentials | self.values.used_secrets
+        )
 
-    def _make_reader(self, options: "StepResponseOptions", store: StoreBinary = encode_binary) -> ResponseReader:
+    def _make_reader(
+        self, options: "StepResponseOptions", store: StoreBinary = encode_binary
+    ) -> ResponseReader:
         max_bytes = self.settings.max_response_bytes
-        return ResponseReader(options.mode, options.selector, self._make_redactor(), max_bytes, store)
+        return ResponseReader(
+            options.mode, options.selector, self._make_redactor(), max_bytes, store
+        )
 
     async def _read_step(self, step: "HttpStep", response: Response) -> JsonObject:
-        """Return what later requests may use, such as a token. It contains none of the secrets sent so far."""
+        """Return what later requests may use, such as a token.
+
+        It contains none of the secrets sent so far.
+        """
         reader = self._make_reader(step.response)
 
         def read() -> JsonObject:
             received = {"headers": join_headers(response), "cookies": read_cookies(response)}
             body = reader.read(response)
-            return {"status": response.status, "body": body, **reader.redactor.redact_data(received)}
+            return {
+                "status": response.status,
+                "body": body,
+                **reader.redactor.redact_data(received),
+            }
 
         return await run_in_thread_if(reader.is_slow(response), read)
 
     async def _read_result(self, response: Response) -> Any:
         options = self.impl.response
-        reader = self._make_reader(options, encode_binary if self.media is None else self._store_binary)
+        reader = self._make_reader(
+            options, encode_binary if self.media is None else self._store_binary
+        )
         events = self.events
         path = self._find_path()
         if events is not None and events.is_stream:
-            body = await run_in_thread(lambda: reader.read_events(events.parse()), abandon_on_cancel=True)
+            body = await run_in_thread(
+                lambda: reader.read_events(events.parse()), abandon_on_cancel=True
+            )
             if events.limit:
-                self.context.note(f"the event stream was closed after {events.limit}; there may be more events")
+                self.context.note(
+                    f"the event stream was closed after {events.limit}; there may be more events"
+                )
         elif path is not None:
-            body = await run_in_thread(lambda: self._save(path, reader.redactor, response), abandon_on_cancel=True)
+            body = await run_in_thread(
+                lambda: self._save(path, reader.redactor, response), abandon_on_cancel=True
+            )
         else:
             body = await run_in_thread_if(reader.is_slow(response), partial(reader.read, response))
         full = options.full_argument
@@ -315,7 +379,11 @@ class _Call:
         _require_permission(self.context, Permission.WRITE, "the response is written to a file")
         content = redactor.redact_bytes(response.body)
         written = write(Files(self.context), path, content)
-        return {"path": written.path, "size": len(content), "content_type": response.media_type or OTHER_TYPE}
+        return {
+            "path": written.path,
+            "size": len(content),
+            "content_type": response.media_type or OTHER_TYPE,
+        }
 
     def _find_path(self) -> str | None:
         """Return the file to write the response to."""
@@ -335,7 +403,11 @@ class _Call:
         return describe_media(content, media_type, "", handle)
 
     async def _make_status_error(self, response: Response) -> HttpStatusError:
-        text = replace(response, body=response.body[:MAX_SCANNED_BYTES]).text() if not response.compression else ""
+        text = (
+            replace(response, body=response.body[:MAX_SCANNED_BYTES]).text()
+            if not response.compression
+            else ""
+        )
         redacted = await run_in_thread_if(is_large(text), lambda: self._make_redactor()(text))
         body = redacted[:MAX_BODY_CHARS]
         excerpt = " ".join(body[:MAX_MESSAGE_CHARS].split())
@@ -363,11 +435,14 @@ def _format_status(status: int) -> str:
         return str(status)
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 class FileUploads:
-    """Reads the files of one call: by path, from base64, or by the handle of a stored result. Blocks on disk access."""
+    """Reads the files of one call: by path, from base64, or by the handle of a stored result.
+
+    Blocks on disk access.
+    """
 
     def __init__(self, context: ToolContext, media: "Media | None", max_bytes: int | None) -> None:
         self._context = context
@@ -388,7 +463,9 @@ class FileUploads:
 
     def _check_size(self, size: int, placeholder: Placeholder) -> None:
         if size > self._bytes_left:
-            problem = f"is too large: this tool sends files of at most {self._max_bytes:,} bytes in total"
+            problem = (
+                f"is too large: this tool sends files of at most {self._max_bytes:,} bytes in total"
+            )
             raise invalid_value_error([placeholder], problem)
 
     def _read_path(self, path: str, placeholder: Placeholder) -> UploadedFile:
@@ -405,7 +482,9 @@ class FileUploads:
         content_type = str(value.get("content_type", ""))
         if isinstance(value.get("base64"), str):
             try:
-                return UploadedFile(base64.b64decode(value["base64"], validate=True), name, content_type)
+                return UploadedFile(
+                    base64.b64decode(value["base64"], validate=True), name, content_type
+                )
             except ValueError:
                 raise invalid_value_error([placeholder], "is not valid base64") from None
         if "media" not in value or self._media is None:
@@ -420,4 +499,6 @@ def _not_a_file_error(placeholder: Placeholder) -> ToolError:
 
 def _require_permission(context: ToolContext, permission: Permission, reason: str) -> None:
     if permission not in context.permissions:
-        raise context.permission_error(frozenset({permission}), f"{reason}, which requires {permission} permission,")
+        raise context.permission_error(
+            frozenset({permission}), f"{reason}, which requires {permission} permission,"
+        )

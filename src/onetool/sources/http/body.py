@@ -1,13 +1,13 @@
 """The body of an HTTP tool: data that is sent as JSON, a form or multipart, or a string template.
 
-In data, a string that is a single placeholder becomes the value with its type, and a missing value removes its key. In
-a string template, each value is escaped for the format that `Content-Type` names. A template that is a single
-placeholder is the value: as JSON if that is the format, else as text; without a value there is no body. A single
-`${file:name}` is the content of a file.
+In data, a string that is a single placeholder becomes the value with its type, and a missing value
+removes its key. In a string template, each value is escaped for the format that `Content-Type`
+names. A template that is a single placeholder is the value: as JSON if that is the format, else as
+text; without a value there is no body. A single `${file:name}` is the content of a file.
 
-An object is a form or multipart if `Content-Type` says so. A part of multipart is a template, or an object with
-`value`, `filename` and `contentType`. `${file:name}` is a file, a list is one part per item, an object is sent as JSON,
-and a missing value removes its part.
+An object is a form or multipart if `Content-Type` says so. A part of multipart is a template, or an
+object with `value`, `filename` and `contentType`. `${file:name}` is a file, a list is one part per
+item, an object is sent as JSON, and a missing value removes its part.
 """
 
 import json
@@ -43,14 +43,23 @@ JSON_TYPE = "application/json"
 OTHER_TYPE = "application/octet-stream"
 FORM_DATA = "multipart/form-data"
 FORM = "application/x-www-form-urlencoded"
-_JSON_SEQUENCE_TYPES = ("ndjson", "jsonl", "jsonlines", "json-lines", "json-seq", "json-stream", "stream+json")
+_JSON_SEQUENCE_TYPES = (
+    "ndjson",
+    "jsonl",
+    "jsonlines",
+    "json-lines",
+    "json-seq",
+    "json-stream",
+    "stream+json",
+)
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+*-]+(?:\s*;[\x20-\x7e]*)?", re.ASCII)
 _MARK = "\ufdd0"  # replaces values while a template is checked; valid text does not contain it
 _TOKENS = re.compile(r'\\.?|"', re.DOTALL)
 _SPACE = re.compile(r"\s*")
 # Including white space that XML parsers normalize
 _QUOTES = {'"': "&quot;", "'": "&apos;", "\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
-# As browsers escape names: https://html.spec.whatwg.org/multipage/form-control-infrastructure.html#multipart-form-data
+# As browsers escape names:
+# https://html.spec.whatwg.org/multipage/form-control-infrastructure.html#multipart-form-data
 _PART_ESCAPES = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A", "\0": "%00"})
 
 
@@ -68,26 +77,36 @@ def parse_body(body: Any, content_type: str) -> BodyTemplate:
         raise ValueError(f"has more than {MAX_FIELDS:,} fields")
     if isinstance(body, dict) and kind.startswith("multipart/"):
         if "boundary" in content_type.lower():
-            raise ValueError("is multipart: remove the boundary from Content-Type, OneTool chooses it")
+            raise ValueError(
+                "is multipart: remove the boundary from Content-Type, OneTool chooses it"
+            )
         parts = [PartTemplate.of(str(name), part) for name, part in body.items()]
         boundary = (f"{content_type.strip()}; boundary=", Placeholder("", kind=BOUNDARY))
-        return BodyTemplate(lambda values: _fill_parts(parts, values, is_form=kind == FORM_DATA), boundary)
+        return BodyTemplate(
+            lambda values: _fill_parts(parts, values, is_form=kind == FORM_DATA), boundary
+        )
     if isinstance(body, dict) and kind == FORM:
         fields = _parse_form(body)
         return BodyTemplate(lambda values: encode_query(fields, values).encode())
     if content_type and "json" not in content_type.lower():
         raise ValueError(
-            f"is sent as JSON, but Content-Type is {content_type}; write the body as a string, or remove Content-Type"
+            f"is sent as JSON, but Content-Type is {content_type}; write the body as a string, or"
+            " remove Content-Type"
         )
     try:
         data = _parse_data(body)
     except RecursionError:
         raise ValueError("is nested too deeply") from None
-    return BodyTemplate(lambda values: dumps(_fill_data(data, values)), () if content_type else (JSON_TYPE,))
+    return BodyTemplate(
+        lambda values: dumps(_fill_data(data, values)), () if content_type else (JSON_TYPE,)
+    )
 
 
 def dumps(value: Any) -> bytes:
-    """Serialize to JSON. `json` accepts what orjson rejects: large integers, lone surrogates, deep nesting."""
+    """Serialize to JSON.
+
+    `json` accepts what orjson rejects: large integers, lone surrogates, deep nesting.
+    """
     import orjson
 
     try:
@@ -106,7 +125,7 @@ def is_json(kind: str) -> bool:
     return "json" in kind and not kind.endswith(_JSON_SEQUENCE_TYPES)
 
 
-# --- data ----------------------------------------------------------------------------------------------------------
+# --- data -----------------------------------------------------------------------------------------
 
 
 def _parse_data(node: Any) -> Any:
@@ -141,7 +160,11 @@ def _to_embedded_text(placeholder: Placeholder, values: Values) -> str | None:
     value = values.get(placeholder)
     if value is None or value is MISSING:
         return None
-    return dumps(value).decode() if isinstance(value, dict | list | tuple) else to_text(value, placeholder)
+    return (
+        dumps(value).decode()
+        if isinstance(value, dict | list | tuple)
+        else to_text(value, placeholder)
+    )
 
 
 def _parse_form(body: JsonObject) -> list[ParameterTemplate]:
@@ -151,7 +174,7 @@ def _parse_form(body: JsonObject) -> list[ParameterTemplate]:
     return [ParameterTemplate.of(name, value) for name, value in body.items()]
 
 
-# --- text ----------------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------
 
 
 def _parse_text(body: str, kind: str) -> Callable[[Values], bytes | None]:
@@ -163,7 +186,10 @@ def _parse_text(body: str, kind: str) -> Callable[[Values], bytes | None]:
         content = "".join(map(str, parts)).encode()
         return lambda _values: content
     if kind.startswith("multipart/"):
-        raise ValueError("cannot contain placeholders: write multipart bodies as an object with one member per part")
+        raise ValueError(
+            "cannot contain placeholders: write multipart bodies as an object with one member per"
+            " part"
+        )
     if isinstance(single, Placeholder):
         return lambda values: _write_value(single, values, kind)
     if kind == FORM:
@@ -198,13 +224,18 @@ def _list_writers(parts: Parts, kind: str) -> list[ValueWriter]:
     """Return a function for each part that writes a value there in the format of the template."""
     if "json" in kind or (not kind and _is_json_template(parts)):
         _check_json(parts)
-        return [_write_in_json_string if is_inside else _write_json for is_inside in _find_strings(parts)]
+        return [
+            _write_in_json_string if is_inside else _write_json
+            for is_inside in _find_strings(parts)
+        ]
     return [_write_xml if "xml" in kind else _write_text] * len(parts)
 
 
 def _fill_text(parts: Parts, writers: list[ValueWriter], values: Values) -> bytes:
     pairs = zip(parts, writers, strict=True)
-    return "".join([part if isinstance(part, str) else write(part, values) for part, write in pairs]).encode()
+    return "".join(
+        [part if isinstance(part, str) else write(part, values) for part, write in pairs]
+    ).encode()
 
 
 def _write_text(placeholder: Placeholder, values: Values) -> str:
@@ -236,7 +267,9 @@ def _is_json_template(parts: Parts) -> bool:
 
 
 def _check_json(parts: Parts) -> None:
-    """Raise if a placeholder is not at the position of a value: in a key, in an escape, next to a number."""
+    """Raise if a placeholder is not at the position of a value: in a key, in an escape, next to a
+    number.
+    """
 
     def reject_marked_keys(pairs: list[tuple[str, Any]]) -> None:
         if any(_MARK in key for key, _ in pairs):
@@ -273,7 +306,7 @@ def _find_strings(parts: Parts) -> list[bool]:
     return positions
 
 
-# --- multipart -----------------------------------------------------------------------------------------------------
+# --- multipart ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +320,10 @@ class PartTemplate:
     def of(cls, name: str, definition: Any) -> Self:
         fields = definition if isinstance(definition, Mapping) else {"value": definition}
         if unknown := sorted(fields.keys() - {"value", "filename", "contentType"}):
-            raise ValueError(f"{name}: unknown field {unknown[0]!r} of a part (expected value, filename, contentType)")
+            raise ValueError(
+                f"{name}: unknown field {unknown[0]!r} of a part (expected value, filename,"
+                " contentType)"
+            )
         if "value" not in fields:
             raise ValueError(f"{name}: value is required in a part that is an object")
         texts = {key: _require_text(value, f"{name}: {key}") for key, value in fields.items()}
@@ -317,7 +353,9 @@ class PartTemplate:
         if placeholder.is_file:
             for file in values.get_files(placeholder):
                 guessed = mimetypes.guess_type(file.name)[0] or OTHER_TYPE
-                yield file._replace(name=file.name or "file", content_type=file.content_type or guessed)
+                yield file._replace(
+                    name=file.name or "file", content_type=file.content_type or guessed
+                )
             return
         value = values.get(placeholder)
         is_whole = is_json(self.content_type)
@@ -350,7 +388,11 @@ def _fill_parts(templates: list[PartTemplate], values: Values, *, is_form: bool)
 
 def _format_head(name: str, part: UploadedFile, *, is_form: bool) -> bytes:
     filename = f'; filename="{part.name.translate(_PART_ESCAPES)}"' if part.name else ""
-    head = f'Content-Disposition: form-data; name="{name.translate(_PART_ESCAPES)}"{filename}\r\n' if is_form else ""
+    head = (
+        f'Content-Disposition: form-data; name="{name.translate(_PART_ESCAPES)}"{filename}\r\n'
+        if is_form
+        else ""
+    )
     if part.content_type:
         head += f"Content-Type: {part.content_type}\r\n"
     return head.encode("utf-8", "replace")  # names of files may not be text

@@ -1,6 +1,8 @@
-"""Literal credentials in the definition of an HTTP tool: find them, mask them, replace them with references.
+"""Literal credentials in the definition of an HTTP tool: find them, mask them, replace them with
+references.
 
-`onetool.util.secret_finder` recognizes secrets. References to secrets and arguments are never changed.
+`onetool.util.secret_finder` recognizes secrets. References to secrets and arguments are never
+changed.
 """
 
 import json
@@ -25,7 +27,9 @@ Replacement = Callable[[str, str], str]  # location and literal value -> replace
 
 _REFERENCE = re.compile(r"((?<!\$)\$\{[^{}]*\})")
 # Next to a reference, only text that looks like a key is a credential.
-_KEY_PATTERN = re.compile(r"(?<![A-Za-z0-9+/_=.~-])(?=[A-Za-z+/_=.~-]*[0-9])[A-Za-z0-9+/_=.~-]{12,}")
+_KEY_PATTERN = re.compile(
+    r"(?<![A-Za-z0-9+/_=.~-])(?=[A-Za-z+/_=.~-]*[0-9])[A-Za-z0-9+/_=.~-]{12,}"
+)
 # The secret settings of fields.
 SECRET_FIELDS = {"auth": {"value"}, "hmac": {"key", "sessionToken"}}
 _SCHEMA_VALUES = ("default", "const", "enum", "examples", "example")
@@ -36,7 +40,9 @@ _PAIR = re.compile(
     r"(?<![\w.%-])(?P<key>[\w.%-]{2,}+)(?P<sign>[\"']?\s{0,9}[:=]\s{0,9}[\"']?)"
     r"(?P<value>(?:\$\{[^{}]{0,200}\}|[^\"'&\s,;<>}]){1,4000})"
 )
-_ELEMENT = re.compile(r"(?<=<)(?P<key>[\w.:-]{2,}+)(?P<sign>(?:\s[^<>]{0,200})?>)(?P<value>[^<]{1,4000})(?=</)")
+_ELEMENT = re.compile(
+    r"(?<=<)(?P<key>[\w.:-]{2,}+)(?P<sign>(?:\s[^<>]{0,200})?>)(?P<value>[^<]{1,4000})(?=</)"
+)
 
 
 class LiteralCredential(NamedTuple):
@@ -78,7 +84,9 @@ def mask_url(url: str) -> str:
 
 
 def replace(impl: JsonMapping | None, replacement: Replacement) -> JsonObject | None:
-    """Return the definition with each literal credential replaced by `replacement(location, value)`."""
+    """Return the definition with each literal credential replaced by `replacement(location,
+    value)`.
+    """
     return None if impl is None else _CredentialReplacer(replacement).replace_in_impl(impl)
 
 
@@ -88,10 +96,11 @@ def replace_in_schema(schema: Any, replacement: Replacement) -> Any:
 
 
 def restore(impl: JsonMapping, stored: JsonMapping | None) -> JsonObject | None:
-    """Return the definition with masks replaced by the credentials that the stored one has in the same locations.
+    """Return the definition with masks replaced by the credentials that the stored one has in the
+    same locations.
 
-    Masks are only replaced for the same origins. Otherwise, anyone who can write tools could send the credential to
-    another host.
+    Masks are only replaced for the same origins. Otherwise, anyone who can write tools could send
+    the credential to another host.
     """
     if stored is None or list_origins(impl) != list_origins(stored):
         return dict(impl)
@@ -102,7 +111,11 @@ def restore(impl: JsonMapping, stored: JsonMapping | None) -> JsonObject | None:
 
     def restore_mask(location: str, value: str) -> str:
         number = seen[location] = seen.get(location, -1) + 1
-        return originals[location][number] if value == MASK and number < len(originals.get(location, ())) else value
+        return (
+            originals[location][number]
+            if value == MASK and number < len(originals.get(location, ()))
+            else value
+        )
 
     return replace(impl, restore_mask)
 
@@ -110,18 +123,35 @@ def restore(impl: JsonMapping, stored: JsonMapping | None) -> JsonObject | None:
 def list_origins(impl: JsonMapping) -> list[tuple[str, ...]]:
     """Return the origins of the steps and of the tool, in the order of their requests."""
     steps = impl.get("steps")
-    requests = [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
+    requests = (
+        [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
+    )
     matches = (_ORIGIN.match(str(request.get("urlTemplate", ""))) for request in (*requests, impl))
     return [tuple(part.lower() for part in match.groups("")) if match else () for match in matches]
 
 
 def find_mask_problem(value: Any, location: str = "") -> str | None:
-    """Return the problem if a value contains the mask that is shown instead of a credential, or None."""
+    """Return the problem if a value contains the mask that is shown instead of a credential, or
+    None.
+    """
     if isinstance(value, str):
         subject = f"{location} is" if location else "a value is"
-        return f"{subject} {MASK}, the mask of a credential; use ${{secret:NAME}} instead" if MASK in value else None
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    problems = (find_mask_problem(item, f"{location}.{key}" if location else str(key)) for key, item in items)
+        return (
+            f"{subject} {MASK}, the mask of a credential; use ${{secret:NAME}} instead"
+            if MASK in value
+            else None
+        )
+    items = (
+        value.items()
+        if isinstance(value, Mapping)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
+    problems = (
+        find_mask_problem(item, f"{location}.{key}" if location else str(key))
+        for key, item in items
+    )
     return next(filter(None, problems), None)
 
 
@@ -132,13 +162,18 @@ class _CredentialReplacer:
     replacement: Replacement
 
     def replace_in_impl(self, impl: JsonMapping, prefix: str = "") -> JsonObject:
-        return {key: self._replace_in_field(prefix + key, key, value) for key, value in impl.items()}
+        return {
+            key: self._replace_in_field(prefix + key, key, value) for key, value in impl.items()
+        }
 
     def _replace_in_field(self, location: str, key: str, value: Any) -> Any:
         if key in SECRET_FIELDS:
             return self._replace_in_secrets(location, value, SECRET_FIELDS[key])
         if key in {"headers", "query"} and isinstance(value, Mapping):
-            return {name: self._replace_in_pair(f"{location}.{name}", str(name), text) for name, text in value.items()}
+            return {
+                name: self._replace_in_pair(f"{location}.{name}", str(name), text)
+                for name, text in value.items()
+            }
         if key == "steps" and isinstance(value, list):
             steps = enumerate(value)
             return [self._replace_in_step(f"{location}.{index}", step) for index, step in steps]
@@ -171,14 +206,20 @@ class _CredentialReplacer:
         if not isinstance(value, str):
             return value
         if name.lower() == "cookie":
-            return "; ".join(self._replace_after("=", location, cookie) for cookie in re.split(r";\s*", value))
-        return self._replace_in_string(location, value, is_credential=is_secret_name(name, or_key=True))
+            return "; ".join(
+                self._replace_after("=", location, cookie) for cookie in re.split(r";\s*", value)
+            )
+        return self._replace_in_string(
+            location, value, is_credential=is_secret_name(name, or_key=True)
+        )
 
     def _replace_after(self, sign: str, location: str, text: str) -> str:
         """Replace the literal parts after the sign, or all without it."""
         name, sign, value = text.partition(sign)
         return (
-            f"{name}{sign}{self._replace_literals(location, value)}" if sign else self._replace_literals(location, text)
+            f"{name}{sign}{self._replace_literals(location, value)}"
+            if sign
+            else self._replace_literals(location, text)
         )
 
     def _replace_in_url(self, location: str, url: str) -> str:
@@ -193,53 +234,84 @@ class _CredentialReplacer:
         name, sign, value = pair.partition("=")
         plain = unquote_plus(name)
         is_credential = is_secret_name(plain, or_key=True)
-        return name + sign + self._replace_in_string(f"{location}?{plain}", value, is_credential=is_credential)
+        return (
+            name
+            + sign
+            + self._replace_in_string(f"{location}?{plain}", value, is_credential=is_credential)
+        )
 
     def replace_in_schema(self, location: str, schema: Any, *, is_credential: bool) -> Any:
-        """Replace credentials in a schema: recognized by the name of the property or by their format."""
+        """Replace credentials in a schema: recognized by the name of the property or by their
+        format.
+        """
         if isinstance(schema, list):
             items = enumerate(schema)
             return [
-                self.replace_in_schema(f"{location}[{at}]", item, is_credential=is_credential) for at, item in items
+                self.replace_in_schema(f"{location}[{at}]", item, is_credential=is_credential)
+                for at, item in items
             ]
         if not isinstance(schema, Mapping):
             return schema
         return {
-            key: self._replace_in_keyword(f"{location}.{key}".lstrip("."), key, value, is_credential)
+            key: self._replace_in_keyword(
+                f"{location}.{key}".lstrip("."), key, value, is_credential
+            )
             for key, value in schema.items()
         }
 
     def _replace_in_keyword(self, location: str, key: str, value: Any, is_credential: bool) -> Any:
         if key in _SCHEMA_VALUES:
-            return self._replace_in_value(location, value, is_credential=is_credential and key != "enum")
+            return self._replace_in_value(
+                location, value, is_credential=is_credential and key != "enum"
+            )
         if key != "properties" or not isinstance(value, Mapping):
             return self.replace_in_schema(location, value, is_credential=is_credential)
         return {
-            name: self.replace_in_schema(f"{location}.{name}", inner, is_credential=is_secret_name(name, or_key=True))
+            name: self.replace_in_schema(
+                f"{location}.{name}", inner, is_credential=is_secret_name(name, or_key=True)
+            )
             for name, inner in value.items()
         }
 
     def _replace_in_value(self, location: str, value: Any, *, is_credential: bool = False) -> Any:
         if isinstance(value, Mapping):
-            return {key: self._replace_in_member(location, key, value, is_credential=is_credential) for key in value}
+            return {
+                key: self._replace_in_member(location, key, value, is_credential=is_credential)
+                for key in value
+            }
         if isinstance(value, list):
             items = enumerate(value)
             return [
-                self._replace_in_value(f"{location}[{at}]", item, is_credential=is_credential) for at, item in items
+                self._replace_in_value(f"{location}[{at}]", item, is_credential=is_credential)
+                for at, item in items
             ]
         if not isinstance(value, str):
             return value
-        return self._replace_in_string(location, value) if is_credential else self._replace_in_text(location, value)
+        return (
+            self._replace_in_string(location, value)
+            if is_credential
+            else self._replace_in_text(location, value)
+        )
 
-    def _replace_in_member(self, location: str, key: Any, parent: Mapping[Any, Any], *, is_credential: bool) -> Any:
-        """Replace credentials in a member, named by its key, an enclosing key or a sibling `name` or `key`."""
+    def _replace_in_member(
+        self, location: str, key: Any, parent: Mapping[Any, Any], *, is_credential: bool
+    ) -> Any:
+        """Replace credentials in a member, named by its key, an enclosing key or a sibling `name`
+        or `key`.
+        """
         words = [word.lower() for word in WORD.findall(str(key))]
-        sibling_name = next((parent[name] for name in ("name", "key") if isinstance(parent.get(name), str)), "")
-        is_named_secret = is_secret_name(str(key)) or (key == "value" and is_secret_name(sibling_name))
+        sibling_name = next(
+            (parent[name] for name in ("name", "key") if isinstance(parent.get(name), str)), ""
+        )
+        is_named_secret = is_secret_name(str(key)) or (
+            key == "value" and is_secret_name(sibling_name)
+        )
         inherits = is_credential and bool(words) and words[-1] not in HARMLESS_ENDINGS
-        return self._replace_in_value(f"{location}.{key}", parent[key], is_credential=is_named_secret or inherits)
+        return self._replace_in_value(
+            f"{location}.{key}", parent[key], is_credential=is_named_secret or inherits
+        )
 
-    # --- text --------------------------------------------------------------------------------------------------
+    # --- text -------------------------------------------------------------------------------------
 
     def _replace_in_text(self, location: str, text: str) -> str:
         """Replace credentials in a string, which may be JSON, a form or XML."""
@@ -248,10 +320,14 @@ class _CredentialReplacer:
             return text if changed == data else json.dumps(changed, ensure_ascii=False)
 
         def replace_pair(match: re.Match[str]) -> str:
-            if match["key"] == "secret" and match.string.endswith("${", 0, match.start()):  # a reference
+            if match["key"] == "secret" and match.string.endswith(
+                "${", 0, match.start()
+            ):  # a reference
                 return match[0]
             key = unquote_plus(match["key"])
-            value = self._replace_in_string(f"{location}.{key}", match["value"], is_credential=is_secret_name(key))
+            value = self._replace_in_string(
+                f"{location}.{key}", match["value"], is_credential=is_secret_name(key)
+            )
             return match["key"] + match["sign"] + value
 
         for pattern in (_PAIR, _ELEMENT):
@@ -273,7 +349,9 @@ class _CredentialReplacer:
         if len(parts) == 1:
             return start + self.replacement(location, rest) if rest.strip() else text
         for index in range(0, len(parts), 2):
-            parts[index] = _KEY_PATTERN.sub(lambda match: self.replacement(location, match[0]), parts[index])
+            parts[index] = _KEY_PATTERN.sub(
+                lambda match: self.replacement(location, match[0]), parts[index]
+            )
         return start + "".join(parts)
 
 

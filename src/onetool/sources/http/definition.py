@@ -1,7 +1,8 @@
 """`httpImpl`: the validated definition of an HTTP tool, as in storage and in the REST API.
 
-Every placeholder must name an argument of the tool: one that no argument fills would be dropped from the request, and
-credentials with it. A definition cannot choose a file: only a caller names the files that are sent or written.
+Every placeholder must name an argument of the tool: one that no argument fills would be dropped
+from the request, and credentials with it. A definition cannot choose a file: only a caller names
+the files that are sent or written.
 
 This imports pydantic, so it is only imported when a tool is stored or first called.
 """
@@ -29,7 +30,13 @@ from onetool.errors import ArgumentError
 from onetool.settings.model import CamelSection, to_upper
 from onetool.sources.http import credentials
 from onetool.sources.http.body import BodyTemplate, parse_body
-from onetool.sources.http.placeholders import STEPS, Placeholder, format_scalar, list_placeholders, parse
+from onetool.sources.http.placeholders import (
+    STEPS,
+    Placeholder,
+    format_scalar,
+    list_placeholders,
+    parse,
+)
 from onetool.sources.http.request import (
     BasicAuth,
     HeaderTemplate,
@@ -109,13 +116,18 @@ def _find_placeholders(template: Any) -> Iterator[Placeholder]:
 _URL: JsonObject = {
     "type": "string",
     "pattern": r"^https?://[^/?#]+",
-    "description": "Placeholders are ${argument}, ${csv:list} and ${secret:NAME}; they are not allowed in the host",
+    "description": (
+        "Placeholders are ${argument}, ${csv:list} and ${secret:NAME}; they are not allowed in the"
+        " host"
+    ),
     "examples": ["https://api.example.com/v1/weather/${city}"],
 }
 Count = Annotated[int, Field(strict=True, gt=0)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Text = Annotated[str, BeforeValidator(format_scalar)]
-Method = Annotated[Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(to_upper)]
+Method = Annotated[
+    Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"], BeforeValidator(to_upper)
+]
 ArgumentPlaceholder = Annotated[str, _check_with(_check_argument)]
 StepName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 Status = Annotated[Annotated[int, Field(strict=True)] | str, _check_with(_check_status)]
@@ -152,12 +164,15 @@ class HttpAuth(SecretSafeModel):
     @model_validator(mode="after")
     def _check_complete(self) -> Self:
         if self.oauth is not None and (self.type != "bearer" or not self.token_names):
-            raise ValueError("has oauth, which requires type bearer and a value like ${secret:NAME}")
+            raise ValueError(
+                "has oauth, which requires type bearer and a value like ${secret:NAME}"
+            )
         if self.type == "apiKey" and not (self.location and self.name):
             raise ValueError("requires in (header or query) and name for type apiKey")
         if self.type != "apiKey" and (self.location or self.name):
             raise ValueError(
-                f"of type {self.type} uses the Authorization header; in and name are only valid for apiKey"
+                f"of type {self.type} uses the Authorization header; in and name are only valid for"
+                " apiKey"
             )
         self.credential  # noqa: B018 - raises if its templates are invalid
         return self
@@ -165,7 +180,11 @@ class HttpAuth(SecretSafeModel):
     @property
     def token_names(self) -> frozenset[str]:
         """The names of the secrets in the value."""
-        return frozenset(placeholder.name for placeholder in _find_placeholders(self.value) if placeholder.is_secret)
+        return frozenset(
+            placeholder.name
+            for placeholder in _find_placeholders(self.value)
+            if placeholder.is_secret
+        )
 
     @cached_property
     def credential(self) -> HeaderTemplate | BasicAuth | ParameterTemplate:
@@ -245,7 +264,9 @@ class HttpRequest(SecretSafeModel):
 
     method: Method
     url_template: Annotated[str, _check_with(parse_url), WithJsonSchema(_URL)]
-    query: Annotated[Mapping[str, Text], _check_with(_parse_query), Field(max_length=MAX_PARAMETERS)] = {}
+    query: Annotated[
+        Mapping[str, Text], _check_with(_parse_query), Field(max_length=MAX_PARAMETERS)
+    ] = {}
     headers: Annotated[Mapping[str, Text], _check_with(check_headers)] = Field(
         default={}, max_length=MAX_PARAMETERS, repr=False
     )
@@ -264,7 +285,10 @@ class HttpRequest(SecretSafeModel):
             raise ValueError(f"body: {error}") from None
         if len(self.placeholders) > MAX_PLACEHOLDERS:
             raise ValueError(f"has more than {MAX_PLACEHOLDERS:,} placeholders")
-        parameters = [*{parameter.name for parameter in parse_url(self.url_template).query}, *self.query]
+        parameters = [
+            *{parameter.name for parameter in parse_url(self.url_template).query},
+            *self.query,
+        ]
         headers = [name.lower() for name in self.headers]
         if self.auth is not None and self.auth.location == "query":
             parameters.append(self.auth.name or "")
@@ -284,20 +308,26 @@ class HttpRequest(SecretSafeModel):
 
     @property
     def content_type(self) -> str:
-        return next((value for name, value in self.headers.items() if name.lower() == "content-type"), "")
+        return next(
+            (value for name, value in self.headers.items() if name.lower() == "content-type"), ""
+        )
 
     def is_success(self, status: int) -> bool:
         return status in self._success_statuses
 
     @cached_property
     def _success_statuses(self) -> frozenset[int]:
-        return frozenset(status for code in self.success_codes for status in parse_status_range(code) or ())
+        return frozenset(
+            status for code in self.success_codes for status in parse_status_range(code) or ()
+        )
 
     @cached_property
     def placeholders(self) -> tuple[Placeholder, ...]:
         auth = self.auth.value if self.auth else None
         hmac = self.hmac.templates if self.hmac else None
-        return tuple(_find_placeholders([self.url_template, self.query, self.headers, auth, self.body, hmac]))
+        return tuple(
+            _find_placeholders([self.url_template, self.query, self.headers, auth, self.body, hmac])
+        )
 
     @property
     def reads_files(self) -> bool:
@@ -323,11 +353,16 @@ class HttpRequest(SecretSafeModel):
         elif credential is not None:
             headers.append(credential)
         signer = self.hmac.signer if self.hmac else None
-        return RequestTemplate(self.method, parse_url(self.url_template), tuple(query), tuple(headers), body, signer)
+        return RequestTemplate(
+            self.method, parse_url(self.url_template), tuple(query), tuple(headers), body, signer
+        )
 
 
 class HttpStep(HttpRequest):
-    """A request before the request of the tool. Later ones use its response as `${steps.name.body.key}`."""
+    """A request before the request of the tool.
+
+    Later ones use its response as `${steps.name.body.key}`.
+    """
 
     name: StepName
     response: StepResponseOptions = Field(default_factory=StepResponseOptions)
@@ -377,14 +412,22 @@ class HttpImpl(HttpRequest):
     @cached_property
     def all_placeholders(self) -> tuple[Placeholder, ...]:
         """All placeholders, except those for the responses of steps."""
-        placeholders = [placeholder for request in self.requests for placeholder in request.placeholders]
+        placeholders = [
+            placeholder for request in self.requests for placeholder in request.placeholders
+        ]
         placeholders += filter(None, (self.response.full_argument, self.response.path_argument))
-        return tuple(placeholder for placeholder in placeholders if not (self.steps and _is_step(placeholder)))
+        return tuple(
+            placeholder
+            for placeholder in placeholders
+            if not (self.steps and _is_step(placeholder))
+        )
 
     @property
     def arguments(self) -> frozenset[str]:
         """The names of the arguments that the requests use."""
-        return frozenset(placeholder.name for placeholder in self.all_placeholders if not placeholder.is_secret)
+        return frozenset(
+            placeholder.name for placeholder in self.all_placeholders if not placeholder.is_secret
+        )
 
     @property
     def file_arguments(self) -> frozenset[str]:
@@ -396,7 +439,9 @@ class HttpImpl(HttpRequest):
 
     @property
     def required_secrets(self) -> frozenset[str]:
-        return frozenset(placeholder.name for placeholder in self.all_placeholders if placeholder.is_secret)
+        return frozenset(
+            placeholder.name for placeholder in self.all_placeholders if placeholder.is_secret
+        )
 
 
 def list_requests(impl: JsonMapping | None) -> tuple[HttpRequest, ...]:
@@ -417,13 +462,15 @@ def _check_step_placeholder(placeholder: Placeholder, names: list[str], prefix: 
     name, part = (*placeholder.path, "", "")[:2]
     if name not in names:
         earlier = ", ".join(names) or "none"
-        raise ValueError(f"{prefix}{placeholder} does not name an earlier step (earlier steps: {earlier})")
+        raise ValueError(
+            f"{prefix}{placeholder} does not name an earlier step (earlier steps: {earlier})"
+        )
     if part not in STEP_PARTS:
         expected = ", ".join(f"${{steps.{name}.{step_part}}}" for step_part in STEP_PARTS)
         raise ValueError(f"{prefix}{placeholder} is not a part of a response (expected {expected})")
 
 
-# --- arguments -----------------------------------------------------------------------------------------------------
+# --- arguments ------------------------------------------------------------------------------------
 
 
 def find_placeholder_problem(impl: HttpImpl, schema: JsonMapping) -> str | None:
@@ -436,9 +483,15 @@ def find_placeholder_problem(impl: HttpImpl, schema: JsonMapping) -> str | None:
     if unknown is not None:
         return _format_problem(unknown, sorted(arguments))
     if impl.steps and STEPS in arguments:
-        return f"the argument {STEPS} of argSchema conflicts with httpImpl.steps; rename the argument"
+        return (
+            f"the argument {STEPS} of argSchema conflicts with httpImpl.steps; rename the argument"
+        )
     with_default = sorted(impl.file_arguments & Schema.from_json(schema).defaults.keys())
-    return f"argSchema.properties.{with_default[0]} names a file and must not have a default" if with_default else None
+    return (
+        f"argSchema.properties.{with_default[0]} names a file and must not have a default"
+        if with_default
+        else None
+    )
 
 
 def _format_problem(name: str, arguments: list[str]) -> str:
@@ -451,8 +504,13 @@ def _format_problem(name: str, arguments: list[str]) -> str:
 
 
 def _find_unmatched(names: Collection[str], patterns: Iterable[str]) -> str | None:
-    """Return a name that matches none of the patterns, which are those of a foreign schema; None if all do."""
-    names_only = {"patternProperties": {pattern: {} for pattern in patterns}, "additionalProperties": False}
+    """Return a name that matches none of the patterns, which are those of a foreign schema; None if
+    all do.
+    """
+    names_only = {
+        "patternProperties": {pattern: {} for pattern in patterns},
+        "additionalProperties": False,
+    }
     schema = ForeignSchema.from_json(names_only)
     if schema.is_costly(dict.fromkeys(names)):
         raise ArgumentError("checking the placeholders against patternProperties takes too long")

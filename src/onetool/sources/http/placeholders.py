@@ -1,14 +1,15 @@
 """Placeholders in the templates of an HTTP tool, and their values in a call.
 
-`${name}` is an argument, `${name.key[0]}` a part of one, `${secret:NAME}` a secret, and `$${` a literal `${`.
-`${steps.name.body.key}` is a part of the response of an earlier step. `${file:name}` is the content of a file, which
-only bodies accept.
+`${name}` is an argument, `${name.key[0]}` a part of one, `${secret:NAME}` a secret, and `$${` a
+literal `${`. `${steps.name.body.key}` is a part of the response of an earlier step. `${file:name}`
+is the content of a file, which only bodies accept.
 
-`${csv:name}` is a list joined by commas, `${pipes:name}` by pipes, `${ssv:name}` by spaces and `${tsv:name}` by tabs.
-In a URL, a comma in an item is encoded; elsewhere an item that contains the separator is rejected.
+`${csv:name}` is a list joined by commas, `${pipes:name}` by pipes, `${ssv:name}` by spaces and
+`${tsv:name}` by tabs. In a URL, a comma in an item is encoded; elsewhere an item that contains the
+separator is rejected.
 
-A template is parsed once into literal parts and placeholders. Values are never parsed: a value that looks like a
-placeholder is plain text. Each part of the request escapes values for its own format.
+A template is parsed once into literal parts and placeholders. Values are never parsed: a value that
+looks like a placeholder is plain text. Each part of the request escapes values for its own format.
 """
 
 import json
@@ -41,7 +42,9 @@ _PATH_KEY = re.compile(r"\.([\w-]+)|\[([0-9]+)\]")
 
 
 class Placeholder(NamedTuple):
-    """The source of a value: an argument or a part of it, or a secret, a file or a list to join, by its kind."""
+    """The source of a value: an argument or a part of it, or a secret, a file or a list to join, by
+    its kind.
+    """
 
     name: str
     path: tuple[str | int, ...] = ()
@@ -99,9 +102,13 @@ def parse(text: str, *, allow_file: bool = False) -> Parts:
             literal = ""
             position = match.end()
     template = tuple(part for part in [*parts, literal + text[position:]] if part)
-    file = next((placeholder for placeholder in list_placeholders(template) if placeholder.is_file), None)
+    file = next(
+        (placeholder for placeholder in list_placeholders(template) if placeholder.is_file), None
+    )
     if file is not None and not (allow_file and len(template) == 1):
-        raise ValueError(f"{file} is only allowed as the whole body, or as the whole value of a multipart part")
+        raise ValueError(
+            f"{file} is only allowed as the whole body, or as the whole value of a multipart part"
+        )
     return template
 
 
@@ -110,8 +117,9 @@ def _match_placeholder(text: str, position: int) -> re.Match[str]:
     if match is None:
         excerpt = text[position - 1 : position + 40]
         raise ValueError(
-            f"invalid placeholder at {excerpt!r}: expected ${{name}}, ${{name.key[0]}}, ${{csv:name}} for a list "
-            "(or pipes, ssv, tsv), ${file:name} or ${secret:NAME}; write $${ for a literal ${"
+            f"invalid placeholder at {excerpt!r}: expected ${{name}}, ${{name.key[0]}},"
+            " ${csv:name} for a list (or pipes, ssv, tsv), ${file:name} or ${secret:NAME};"
+            " write $${ for a literal ${"
         )
     return match
 
@@ -142,7 +150,8 @@ def _reject_file(_value: Any, placeholder: Placeholder) -> UploadedFile:
 class Values:
     """The values of placeholders in one call. `used_secrets` collects the secrets of the request.
 
-    `steps` are the responses of the steps so far, None for a tool without steps. `read_file` reads an uploaded file.
+    `steps` are the responses of the steps so far, None for a tool without steps. `read_file` reads
+    an uploaded file.
     """
 
     def __init__(
@@ -175,7 +184,9 @@ class Values:
         return self._steps is not None and placeholder.may_be_step
 
     def get_files(self, placeholder: Placeholder) -> list[UploadedFile]:
-        """Return the files that an argument names: one, several for a list, none if it is omitted or null."""
+        """Return the files that an argument names: one, several for a list, none if it is omitted
+        or null.
+        """
         value = self._look_up(placeholder)
         if value is None or value is MISSING:
             return []
@@ -185,7 +196,9 @@ class Values:
         return [self._read_file(item, placeholder) for item in items]
 
     def get(self, placeholder: Placeholder) -> Any:
-        """Return the value, or the text of a joined list; `MISSING` for an omitted optional argument."""
+        """Return the value, or the text of a joined list; `MISSING` for an omitted optional
+        argument.
+        """
         value = self._look_up(placeholder)
         is_joined = placeholder.kind in SEPARATORS and isinstance(value, list)
         return _to_text(value, placeholder, str) if is_joined else value
@@ -215,7 +228,9 @@ class Values:
             return self._require_secret(placeholder.name)
         if placeholder.kind == BOUNDARY:
             return self.boundary
-        value = self._steps if self.is_step(placeholder) else self._args.get(placeholder.name, MISSING)
+        value = (
+            self._steps if self.is_step(placeholder) else self._args.get(placeholder.name, MISSING)
+        )
         for key in placeholder.path:
             value = _get_member(value, key)
         if placeholder.kind in SEPARATORS and value is not None and value is not MISSING:
@@ -226,14 +241,18 @@ class Values:
         return value
 
     def _count(self, value: Any, placeholder: Placeholder) -> None:
-        """Raise if the values exceed the limit: a template may contain a placeholder thousands of times."""
+        """Raise if the values exceed the limit: a template may contain a placeholder thousands of
+        times.
+        """
         if isinstance(value, Mapping | list | tuple):
             with suppress(RecursionError):  # the part of the request rejects such a value
                 self._filled_chars += len(json.dumps(value, default=str))
         elif isinstance(value, str):
             self._filled_chars += len(value)
         if self._filled_chars > MAX_FILLED_CHARS:
-            raise invalid_value_error([placeholder], f"makes the request larger than {MAX_FILLED_CHARS:,} characters")
+            raise invalid_value_error(
+                [placeholder], f"makes the request larger than {MAX_FILLED_CHARS:,} characters"
+            )
 
     def _is_required(self, placeholder: Placeholder) -> bool:
         if self.is_step(placeholder):
@@ -243,13 +262,17 @@ class Values:
     def _missing_value_error(self, placeholder: Placeholder) -> ToolError:
         problem = f"{placeholder} has no value"
         if self.is_step(placeholder):
-            return ToolError(f"{problem}: the response of step {placeholder.path[0]} does not contain it")
+            return ToolError(
+                f"{problem}: the response of step {placeholder.path[0]} does not contain it"
+            )
         return ArgumentError(f"{problem}: argument {placeholder.name} is required")
 
     def _require_secret(self, name: str) -> str:
         secret = self._get_secret(name)
         if secret is None:
-            raise ToolError(f"secret {name} is not set", secret=name, hint=f"onetool secret set {name}")
+            raise ToolError(
+                f"secret {name} is not set", secret=name, hint=f"onetool secret set {name}"
+            )
         self.used_secrets.add(secret)
         return secret
 
@@ -276,22 +299,30 @@ def _to_text(value: Any, placeholder: Placeholder, encode: Encode) -> str:
     separator = SEPARATORS.get(placeholder.kind)
     if separator is None:
         return encode(to_text(value, placeholder))
-    # The comma is the only separator that a URL may contain; commas in items are encoded, so that both differ.
+    # The comma is the only separator that a URL may contain; commas in items are encoded, so that
+    # both differ.
     encoded_separator = "," if separator == "," else encode(separator)
     texts = [encode(to_text(item, placeholder)) for item in value]
     if any(encoded_separator in text for text in texts):
-        raise invalid_value_error([placeholder], f"has an item that contains the separator {separator!r}")
+        raise invalid_value_error(
+            [placeholder], f"has an item that contains the separator {separator!r}"
+        )
     return encoded_separator.join(texts)
 
 
 def invalid_value_error(placeholders: Sequence[Placeholder], problem: str) -> ToolError:
     """Return the error for an invalid value. An invalid secret is not the fault of the caller."""
-    error_class = ToolError if all(placeholder.is_secret for placeholder in placeholders) else ArgumentError
+    error_class = (
+        ToolError if all(placeholder.is_secret for placeholder in placeholders) else ArgumentError
+    )
     return error_class(f"{' and '.join(map(str, placeholders))} {problem}")
 
 
 def to_text(value: Any, placeholder: Placeholder) -> str:
-    """Return a string, number or boolean as text. Raise for lists and objects, which have no standard form."""
+    """Return a string, number or boolean as text.
+
+    Raise for lists and objects, which have no standard form.
+    """
     text = format_scalar(value)
     if not isinstance(text, str):
         kind = "a list" if isinstance(value, list | tuple) else "an object"

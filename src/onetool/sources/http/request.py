@@ -1,11 +1,12 @@
-"""The URL, the query, the headers and the authentication of an HTTP tool, and the request of a call.
+"""The URL, the query, the headers and the authentication of an HTTP tool, and the request of a
+call.
 
-The host of a URL is literal. Values in the path are percent-encoded, and a segment with a value cannot be empty, `.` or
-`..`, so no value can change the number or the order of the segments.
+The host of a URL is literal. Values in the path are percent-encoded, and a segment with a value
+cannot be empty, `.` or `..`, so no value can change the number or the order of the segments.
 
-Names of parameters are literal, in queries and in form bodies. A list repeats its parameter, and a missing value
-removes it. An object is written as `name[key]=value` and a list of objects as `name[0][key]=value`, unless the
-template has parameters that they could be confused with.
+Names of parameters are literal, in queries and in form bodies. A list repeats its parameter, and a
+missing value removes it. An object is written as `name[key]=value` and a list of objects as
+`name[0][key]=value`, unless the template has parameters that they could be confused with.
 
 Secrets in the request are marked, so that they are not sent to other hosts or shown.
 """
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 MAX_PORT = 65_535
 MAX_URL_CHARS = 65_536  # the limit of the HTTP library
 MAX_DEPTH = 8  # nested objects and lists in a parameter
-# Limits of an object. Each value repeats all parent keys, so a small object could become very large.
+# Limits of an object. Each value repeats all parent keys, so a small object could become very
+# large.
 MAX_NAME_CHARS = 2_000
 MAX_CHARS = 4 * 1024 * 1024
 _URL_PATTERN = re.compile(
@@ -63,20 +65,29 @@ def encode_literal(text: str, safe: str) -> str:
     if _BAD_ESCAPE.search(text):
         raise ValueError(f"{text!r} has an invalid escape; write %25 for a percent sign")
     if _FORBIDDEN_IN_URL.search(text):
-        raise ValueError(f"{text!r} contains a space, backslash or control character; use an escape like %20")
+        raise ValueError(
+            f"{text!r} contains a space, backslash or control character; use an escape like %20"
+        )
     return quote_url(text, safe=safe)
 
 
 def _parse_encoded(text: str, safe: str) -> Parts:
-    return tuple(part if isinstance(part, Placeholder) else encode_literal(part, safe) for part in parse(text))
+    return tuple(
+        part if isinstance(part, Placeholder) else encode_literal(part, safe)
+        for part in parse(text)
+    )
 
 
 def _may_be_secret(parts: Parts) -> bool:
-    """Return whether a value may be a secret: that of the settings, or a token in the response of a step."""
-    return any(placeholder.is_secret or placeholder.may_be_step for placeholder in list_placeholders(parts))
+    """Return whether a value may be a secret: that of the settings, or a token in the response of a
+    step.
+    """
+    return any(
+        placeholder.is_secret or placeholder.may_be_step for placeholder in list_placeholders(parts)
+    )
 
 
-# --- URLs ----------------------------------------------------------------------------------------------------------
+# --- URLs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +121,23 @@ def parse_url(text: str) -> UrlTemplate:
         raise ValueError("has a fragment, which is never sent; write %23 for a literal #")
     _check_authority(match["authority"])
     segments = tuple(map(_parse_segment, match["path"].removeprefix("/").split("/")))
-    return UrlTemplate(f"{match['scheme']}://{match['authority']}", segments, parse_query(match["query"] or ""))
+    return UrlTemplate(
+        f"{match['scheme']}://{match['authority']}", segments, parse_query(match["query"] or "")
+    )
 
 
 def _check_authority(authority: str) -> None:
     if "${" in authority:
-        raise ValueError("has a placeholder in the host; placeholders are only allowed in the path and the query")
+        raise ValueError(
+            "has a placeholder in the host; placeholders are only allowed in the path and the query"
+        )
     if "@" in authority:
         raise ValueError("has a user name or password; use auth instead")
     match = _AUTHORITY_PATTERN.fullmatch(authority)
     if match is None or int(match["port"] or 0) > MAX_PORT:
-        raise ValueError("has no valid host (expected one like api.example.com or api.example.com:8080)")
+        raise ValueError(
+            "has no valid host (expected one like api.example.com or api.example.com:8080)"
+        )
 
 
 def _parse_segment(text: str) -> Parts:
@@ -130,12 +147,14 @@ def _parse_segment(text: str) -> Parts:
     return segment
 
 
-# --- parameters ----------------------------------------------------------------------------------------------------
+# --- parameters -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterTemplate:
-    """A parameter. `prefix` (the name with the equals sign) and the literal parts of the value are encoded."""
+    """A parameter. `prefix` (the name with the equals sign) and the literal parts of the value are
+    encoded.
+    """
 
     name: str
     prefix: str
@@ -146,7 +165,9 @@ class ParameterTemplate:
     def of(cls, name: str, value: str, *, is_credential: bool = False) -> Self:
         """Create a parameter from an unencoded name and value."""
         name = require_literal(name, "the name of a parameter")
-        parts = (part if isinstance(part, Placeholder) else encode_value(part) for part in parse(value))
+        parts = (
+            part if isinstance(part, Placeholder) else encode_value(part) for part in parse(value)
+        )
         return cls(name, f"{encode_value(name)}=", tuple(parts), is_credential)
 
     @classmethod
@@ -183,12 +204,18 @@ class ParameterTemplate:
             values.used_secrets.add(unquote(text))
         return text
 
-    def _check_conflicts(self, parameters: Iterable["ParameterTemplate"], placeholder: Placeholder) -> None:
-        """Raise if a key could set another parameter of the template; some servers read `a[b]` as `a.b`."""
+    def _check_conflicts(
+        self, parameters: Iterable["ParameterTemplate"], placeholder: Placeholder
+    ) -> None:
+        """Raise if a key could set another parameter of the template; some servers read `a[b]` as
+        `a.b`.
+        """
         name = self.name.lower()
         for other in (parameter.name for parameter in parameters if parameter is not self):
             if other.lower() == name or other.lower().startswith((f"{name}[", f"{name}.")):
-                raise invalid_value_error([placeholder], f"is an object, which conflicts with the parameter {other}")
+                raise invalid_value_error(
+                    [placeholder], f"is an object, which conflicts with the parameter {other}"
+                )
 
 
 def parse_query(text: str) -> tuple[ParameterTemplate, ...]:
@@ -197,15 +224,21 @@ def parse_query(text: str) -> tuple[ParameterTemplate, ...]:
 
 
 def encode_query(parameters: Sequence[ParameterTemplate], values: Values) -> str:
-    return "&".join([pair for parameter in parameters for pair in parameter.encode(values, parameters)])
+    return "&".join(
+        [pair for parameter in parameters for pair in parameter.encode(values, parameters)]
+    )
 
 
 def encode_form(value: Any, placeholder: Placeholder) -> str:
     """Encode an object as a form whose fields the definition does not name."""
     if not isinstance(value, dict):
-        raise invalid_value_error([placeholder], "is not an object: expected the fields of the form")
+        raise invalid_value_error(
+            [placeholder], "is not an object: expected the fields of the form"
+        )
     names = {encode_value(to_text(key, placeholder)): item for key, item in value.items()}
-    fields = (field for name, item in names.items() for field in _iterate_fields(name, item, placeholder))
+    fields = (
+        field for name, item in names.items() for field in _iterate_fields(name, item, placeholder)
+    )
     return "&".join(_limit_size(fields, placeholder))
 
 
@@ -215,7 +248,9 @@ def _limit_size(fields: Iterator[str], placeholder: Placeholder) -> list[str]:
     for field in fields:
         size += len(field)
         if size > MAX_CHARS:
-            raise invalid_value_error([placeholder], f"has more than {MAX_CHARS:,} characters as parameters")
+            raise invalid_value_error(
+                [placeholder], f"has more than {MAX_CHARS:,} characters as parameters"
+            )
         limited.append(field)
     return limited
 
@@ -245,15 +280,20 @@ def _is_nested(value: Any) -> bool:
 
 
 def _encode_key(key: Any, placeholder: Placeholder) -> str:
-    """Encode a key. Brackets are rejected, because the server could not tell them from those around the key."""
+    """Encode a key.
+
+    Brackets are rejected, because the server could not tell them from those around the key.
+    """
     text = to_text(key, placeholder)
     if _FORBIDDEN_IN_KEY.search(text):
-        problem = f"has the invalid key {text[:40]!r}: keys cannot be empty or contain brackets or NUL"
+        problem = (
+            f"has the invalid key {text[:40]!r}: keys cannot be empty or contain brackets or NUL"
+        )
         raise invalid_value_error([placeholder], problem)
     return encode_value(text)
 
 
-# --- headers -------------------------------------------------------------------------------------------------------
+# --- headers --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +320,9 @@ class HeaderTemplate:
         return None if text is None else text.strip(" \t")
 
     def _fill_part(self, placeholder: Placeholder, values: Values) -> str | None:
-        text = values.require_text(placeholder) if self.is_credential else values.get_text(placeholder)
+        text = (
+            values.require_text(placeholder) if self.is_credential else values.get_text(placeholder)
+        )
         if text is None:
             return None
         if values.is_step(placeholder):  # a token, most likely
@@ -315,7 +357,10 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BasicAuth:
-    """Basic authentication. A value in the user name cannot contain the colon that separates the password."""
+    """Basic authentication.
+
+    A value in the user name cannot contain the colon that separates the password.
+    """
 
     name: ClassVar[str] = "Authorization"
     is_secret: ClassVar[bool] = True
@@ -345,7 +390,7 @@ class BasicAuth:
         return f"Basic {token}"
 
 
-# --- requests ------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -367,7 +412,9 @@ class RequestTemplate:
             headers = [(name, text) for name, text in headers if name.lower() != "content-type"]
         query = encode_query(self._parameters, values)
         url = f"{self.url.origin}{self.url.fill_path(values)}{'?' if query else ''}{query}"
-        request = Request(self.method, url, headers, content, self._secret_headers, self._secret_parameters)
+        request = Request(
+            self.method, url, headers, content, self._secret_headers, self._secret_parameters
+        )
         return self.signer.sign(request, values) if self.signer else request
 
     @cached_property
@@ -385,5 +432,7 @@ class RequestTemplate:
 
 def measure_bytes(request: Request) -> int:
     """Return the size of the URL, the headers and the body in bytes."""
-    headers = sum(len(name) + len(value.encode()) + len(": \r\n") for name, value in request.headers)
+    headers = sum(
+        len(name) + len(value.encode()) + len(": \r\n") for name, value in request.headers
+    )
     return len(request.url) + headers + len(request.content or b"")

@@ -1,6 +1,8 @@
-"""Convert the response of a server to the result of a call: parse it, redact secrets and apply the selector.
+"""Convert the response of a server to the result of a call: parse it, redact secrets and apply the
+selector.
 
-The server is not trusted: the depth of its data and the size of the result of a selector are limited.
+The server is not trusted: the depth of its data and the size of the result of a selector are
+limited.
 """
 
 import base64
@@ -27,14 +29,24 @@ from onetool_child.messages import has_few_values
 MAX_DEPTH = 200
 MIN_VALUE_BYTES = 4  # counted for a value that is not a string
 PAGING_WORDS = frozenset({"next", "page", "pagination", "continuation", "cursor"})
-TEXT_TYPES = ("xml", "javascript", "ecmascript", "yaml", "toml", "csv", "graphql", "x-www-form-urlencoded")
+TEXT_TYPES = (
+    "xml",
+    "javascript",
+    "ecmascript",
+    "yaml",
+    "toml",
+    "csv",
+    "graphql",
+    "x-www-form-urlencoded",
+)
 StoreBinary = Callable[[bytes, str], Any]  # content and media type -> value
 
 
 class ResponseRedactor(Redactor):
     """A redactor for responses, also for binary ones.
 
-    Responses are redacted before a selector reads them: it could rearrange a secret so that nothing recognizes it.
+    Responses are redacted before a selector reads them: it could rearrange a secret so that nothing
+    recognizes it.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -52,7 +64,9 @@ class ResponseRedactor(Redactor):
         return content
 
     def may_redact(self, body: bytes) -> bool:
-        """Return whether this JSON may contain a secret in any encoding; with escapes or another charset, it may."""
+        """Return whether this JSON may contain a secret in any encoding; with escapes or another
+        charset, it may.
+        """
         if not body.isascii() or any(mark in body for mark in (b"\\", b"\0", b"\x1b")):
             return True
         text = body.decode("ascii")
@@ -99,7 +113,8 @@ class ResponseReader:
     def _parse(self, response: Response) -> Any:
         if response.compression:  # it cannot be parsed, and secrets in it cannot be redacted
             raise ToolError(
-                f"unsupported compression {response.compression[:40]!r} of the response (expected gzip or deflate)",
+                f"unsupported compression {response.compression[:40]!r} of the response (expected"
+                " gzip or deflate)",
                 hint="remove Accept-Encoding from the headers of the tool, or set it to identity",
             )
         media_type = response.media_type
@@ -126,7 +141,11 @@ class ResponseReader:
 def _is_text(response: Response) -> bool:
     media_type = response.media_type
     if media_type:
-        return media_type.startswith("text/") or media_type.endswith(TEXT_TYPES) or "json" in media_type
+        return (
+            media_type.startswith("text/")
+            or media_type.endswith(TEXT_TYPES)
+            or "json" in media_type
+        )
     try:
         return "\0" not in response.body.decode()
     except UnicodeDecodeError:
@@ -134,7 +153,9 @@ def _is_text(response: Response) -> bool:
 
 
 def _load_json(response: Response) -> Any:
-    """Parse JSON. `json` accepts what orjson rejects: lone surrogates, NaN (as null), other charsets and a BOM."""
+    """Parse JSON. `json` accepts what orjson rejects: lone surrogates, NaN (as null), other
+    charsets and a BOM.
+    """
     import orjson
 
     try:
@@ -147,7 +168,8 @@ def _load_json(response: Response) -> Any:
         raise _too_deep_error("the response") from None
     except ValueError as error:
         raise ToolError(
-            f"the response is not valid JSON: {error}", hint="set response.mode to text to get it as text"
+            f"the response is not valid JSON: {error}",
+            hint="set response.mode to text to get it as text",
         ) from None
 
 
@@ -156,7 +178,9 @@ def _check_limits(value: Any, max_bytes: int, name: str) -> None:
     level: list[Any] = [[value]]
     size = 0
     for _ in range(MAX_DEPTH + 1):
-        items = [item for node in level for item in (node.values() if isinstance(node, dict) else node)]
+        items = [
+            item for node in level for item in (node.values() if isinstance(node, dict) else node)
+        ]
         size += sum(len(item) if isinstance(item, str) else MIN_VALUE_BYTES for item in items)
         if size > max_bytes:
             raise ToolError(f"{name} is larger than {max_bytes:,} bytes")
@@ -170,7 +194,7 @@ def _too_deep_error(name: str) -> ToolError:
     return ToolError(f"{name} is nested more than {MAX_DEPTH} levels deep")
 
 
-# --- headers -------------------------------------------------------------------------------------------------------
+# --- headers --------------------------------------------------------------------------------------
 
 
 def join_headers(response: Response) -> dict[str, str]:
@@ -183,7 +207,10 @@ def join_headers(response: Response) -> dict[str, str]:
 
 
 def read_headers(response: Response) -> JsonObject:
-    """Return `status`, `headers` and `links` of a full response. Headers that may hold credentials are redacted."""
+    """Return `status`, `headers` and `links` of a full response.
+
+    Headers that may hold credentials are redacted.
+    """
     headers = join_headers(response)
     for name in filter(_may_hold_credential, headers):
         headers[name] = REDACTED
@@ -212,12 +239,15 @@ def read_cookies(response: Response) -> dict[str, str]:
     return {name.strip(): value.strip() for name, sign, value in pairs if sign}
 
 
-# --- event streams -------------------------------------------------------------------------------------------------
+# --- event streams --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class EventCollector:
-    """The events of one response. The stream is closed when a limit is reached; incomplete events are dropped."""
+    """The events of one response.
+
+    The stream is closed when a limit is reached; incomplete events are dropped.
+    """
 
     max_events: int
     max_bytes: int
@@ -239,7 +269,9 @@ class EventCollector:
 
         self.is_stream = True
         request = httpx2.Request("GET", "http://stream.invalid")  # the library requires one
-        response = httpx2.Response(200, headers={"Content-Type": EVENT_STREAM}, content=count(), request=request)
+        response = httpx2.Response(
+            200, headers={"Content-Type": EVENT_STREAM}, content=count(), request=request
+        )
         with anyio.move_on_after(self.seconds) as scope:
             async for event in httpx2.EventSource(response, max_event_size=None):
                 self.events.append(event)
@@ -257,7 +289,10 @@ class EventCollector:
 
 
 def _parse_event(event: Any) -> JsonObject:
-    """Return an event. Data that is JSON is parsed, unless it has so many values that others would wait."""
+    """Return an event.
+
+    Data that is JSON is parsed, unless it has so many values that others would wait.
+    """
     data = event.data
     if has_few_values(data):
         with suppress(ValueError, RecursionError):

@@ -21,7 +21,14 @@ def select(selector: str, data: Any) -> Any:
     """Return what the selector selects. Raise if it fails or takes too long."""
     try:
         return _LimitedInterpreter(selector).visit(jmespath.compile(selector).parsed, data)
-    except (JMESPathError, ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (
+        JMESPathError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise ToolError(f"the selector {selector} failed on the response: {error}") from None
 
 
@@ -54,14 +61,19 @@ class _LimitedInterpreter(TreeInterpreter):  # type: ignore[misc]  # JMESPath ha
     def visit_function_expression(self, node: Any, value: Any) -> Any:
         evaluated = self._evaluate_children(node, value)
         self._measure(evaluated)
-        if node["value"] in SORTING and isinstance(items := evaluated["children"][0]["value"], list):
+        if node["value"] in SORTING and isinstance(
+            items := evaluated["children"][0]["value"], list
+        ):
             self._take(STEPS_PER_SORTED_ITEM * len(items))
         return super().visit_function_expression(evaluated, value)
 
     def _evaluate_children(self, node: Any, value: Any) -> Any:
         """Return the node with the values of its children as literals."""
         values = [self.visit(child, value) for child in node["children"]]
-        return {**node, "children": [{"type": "literal", "children": [], "value": item} for item in values]}
+        return {
+            **node,
+            "children": [{"type": "literal", "children": [], "value": item} for item in values],
+        }
 
     def _measure(self, node: Any) -> None:
         """Count all parts of the values: the same part may be in a value many times."""
@@ -77,6 +89,7 @@ class _LimitedInterpreter(TreeInterpreter):  # type: ignore[misc]  # JMESPath ha
         self._steps_left -= steps
         if self._steps_left < 0:
             raise ToolError(
-                f"the selector {self._selector[:200]} takes more than {MAX_STEPS:,} steps on the response",
+                f"the selector {self._selector[:200]} takes more than {MAX_STEPS:,} steps on the"
+                " response",
                 hint="select less, and process the rest in the code of a run",
             )

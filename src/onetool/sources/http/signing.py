@@ -1,9 +1,13 @@
-"""HMAC signatures of requests, by fixed recipes. Each recipe is tested against the example that its vendor publishes.
+"""HMAC signatures of requests, by fixed recipes.
+
+Each recipe is tested against the example that its vendor publishes.
 
 - `github-sha256` signs the body: `X-Hub-Signature-256`.
 - `slack` signs a timestamp and the body: `X-Slack-Signature` and `X-Slack-Request-Timestamp`.
-- `standard-webhooks` signs an id, a timestamp and the body: `webhook-id`, `webhook-timestamp`, `webhook-signature`.
-- `aws-sigv4` signs the method, the URL, headers and the body with Signature Version 4: `Authorization`.
+- `standard-webhooks` signs an id, a timestamp and the body: `webhook-id`, `webhook-timestamp`,
+  `webhook-signature`.
+- `aws-sigv4` signs the method, the URL, headers and the body with Signature Version 4:
+  `Authorization`.
 
 Signatures are only sent to the origin of the request.
 """
@@ -32,7 +36,9 @@ _AWS_ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 class Recipe(NamedTuple):
-    """A function that returns the headers of a signature, with their names and the settings that it needs."""
+    """A function that returns the headers of a signature, with their names and the settings that it
+    needs.
+    """
 
     sign: Callable[[Request, Mapping[str, str], float], dict[str, str]]
     headers: tuple[str, ...]
@@ -50,13 +56,19 @@ class Signer:
     def sign(self, request: Request, values: Values, now: float | None = None) -> Request:
         """Return the request with the headers of the signature. `now` is in seconds since 1970."""
         settings = {name: values.fill(parts) for name, parts in self.settings.items()}
-        values.used_secrets |= {settings[name] for name in ("key", "sessionToken") if name in settings}
-        if any(FORBIDDEN_IN_VALUES.search(text) for name, text in settings.items() if name != "key"):
+        values.used_secrets |= {
+            settings[name] for name in ("key", "sessionToken") if name in settings
+        }
+        if any(
+            FORBIDDEN_IN_VALUES.search(text) for name, text in settings.items() if name != "key"
+        ):
             raise ToolError("a setting of hmac contains a line break or control character")
         added = RECIPES[self.recipe].sign(request, settings, time.time() if now is None else now)
         names = {name.lower() for name in added}
         kept = [(name, value) for name, value in request.headers if name.lower() not in names]
-        return dataclasses.replace(request, headers=[*kept, *added.items()], credentials=request.credentials | names)
+        return dataclasses.replace(
+            request, headers=[*kept, *added.items()], credentials=request.credentials | names
+        )
 
 
 def _get_digest(key: bytes, *parts: bytes) -> bytes:
@@ -64,7 +76,11 @@ def _get_digest(key: bytes, *parts: bytes) -> bytes:
 
 
 def _sign_github(request: Request, settings: Mapping[str, str], _now: float) -> dict[str, str]:
-    return {"X-Hub-Signature-256": f"sha256={_get_digest(settings['key'].encode(), request.content or b'').hex()}"}
+    return {
+        "X-Hub-Signature-256": (
+            f"sha256={_get_digest(settings['key'].encode(), request.content or b'').hex()}"
+        )
+    }
 
 
 def _sign_slack(request: Request, settings: Mapping[str, str], now: float) -> dict[str, str]:
@@ -77,15 +93,21 @@ def _sign_webhook(request: Request, settings: Mapping[str, str], now: float) -> 
     try:
         key = base64.b64decode(settings["key"].removeprefix(_WEBHOOK_KEY_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise ToolError("hmac.key is not a key of standard-webhooks: expected whsec_ and base64") from None
+        raise ToolError(
+            "hmac.key is not a key of standard-webhooks: expected whsec_ and base64"
+        ) from None
     header = next((value for name, value in request.headers if name.lower() == _WEBHOOK_ID), "")
     message_id = header or f"msg_{random_tokens.token_hex(16)}"
     digest = _get_digest(key, f"{message_id}.{int(now)}.".encode(), request.content or b"")
     signature = f"v1,{base64.b64encode(digest).decode()}"
-    return {_WEBHOOK_ID: message_id, "webhook-timestamp": str(int(now)), "webhook-signature": signature}
+    return {
+        _WEBHOOK_ID: message_id,
+        "webhook-timestamp": str(int(now)),
+        "webhook-signature": signature,
+    }
 
 
-# --- AWS -----------------------------------------------------------------------------------------------------------
+# --- AWS ------------------------------------------------------------------------------------------
 
 
 def _sign_aws(request: Request, settings: Mapping[str, str], now: float) -> dict[str, str]:
@@ -107,7 +129,12 @@ def _sign_aws(request: Request, settings: Mapping[str, str], now: float) -> dict
         key = _get_digest(key, part.encode())
     credential = f"Credential={settings['keyId']}/{scope}"
     signature = _get_digest(key, to_sign.encode()).hex()
-    return {**added, "Authorization": f"{_AWS_ALGORITHM} {credential}, SignedHeaders={names}, Signature={signature}"}
+    return {
+        **added,
+        "Authorization": (
+            f"{_AWS_ALGORITHM} {credential}, SignedHeaders={names}, Signature={signature}"
+        ),
+    }
 
 
 def _list_signed_headers(request: Request, added: Mapping[str, str]) -> dict[str, str]:
@@ -125,7 +152,9 @@ def _canonicalize_url(url: str, service: str) -> tuple[str, str]:
     path = "/".join(quote(unquote(segment), safe="") for segment in parts.path.split("/")) or "/"
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     query = sorted((quote(name, safe=""), quote(value, safe="")) for name, value in pairs)
-    return path if service == "s3" else quote(path, safe="/"), "&".join(f"{name}={value}" for name, value in query)
+    return path if service == "s3" else quote(path, safe="/"), "&".join(
+        f"{name}={value}" for name, value in query
+    )
 
 
 RECIPES: Mapping[str, Recipe] = {

@@ -31,14 +31,19 @@ HINTS = {
 async def request_completion(
     net: Net, settings: Llm, messages: Sequence[Message], *, allow_private_addresses: bool
 ) -> Completion:
-    """Send the messages and return the answer. Redirects are not followed; a busy model is asked once more."""
+    """Send the messages and return the answer.
+
+    Redirects are not followed; a busy model is asked once more.
+    """
     assert settings.base_url is not None
     url = f"{settings.base_url.rstrip('/')}/chat/completions"
     key = [("Authorization", f"Bearer {settings.api_key}")] if settings.api_key else []
     content = await run_in_thread(_encode_body, settings, messages)
     request = Request("POST", url, [("Content-Type", "application/json"), *key], content)
     rules = HostRules.for_url(url, allow_private_addresses=allow_private_addresses)
-    send = partial(net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=(rules,))
+    send = partial(
+        net.send, request, max_bytes=MAX_RESPONSE_BYTES, follow_redirects=False, rules=(rules,)
+    )
     deadline = time.monotonic() + settings.timeout
     response = await send(timeout=settings.timeout)
     pause = response.parse_retry_after() or DEFAULT_PAUSE_SECONDS
@@ -78,12 +83,18 @@ def _parse_completion(body: JsonObject) -> Completion:
         text = message.get("content")
         refusal = message.get("refusal")
     except (LookupError, TypeError, AttributeError):
-        raise OutputInvalid("the language model returned an invalid response", hint="check llm.base_url") from None
+        raise OutputInvalid(
+            "the language model returned an invalid response", hint="check llm.base_url"
+        ) from None
     if isinstance(refusal, str) and refusal:
         raise ToolError(f"the language model refused: {refusal[:MAX_ERROR_CHARS]}")
     if not isinstance(text, str):
         raise OutputInvalid("the language model returned no text")
     usage = body.get("usage")
     tokens = usage.get("total_tokens") if isinstance(usage, dict) else None
-    is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MAX_TOKENS
-    return Completion(text, tokens if is_count else None, is_complete=choice.get("finish_reason") != "length")
+    is_count = (
+        isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MAX_TOKENS
+    )
+    return Completion(
+        text, tokens if is_count else None, is_complete=choice.get("finish_reason") != "length"
+    )

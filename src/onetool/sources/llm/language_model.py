@@ -18,12 +18,18 @@ from onetool.util.context import Foreign, ToolContext
 from onetool.util.redact import Redactor
 
 UNSENT_REASONS = frozenset({"connect", "host_not_allowed", "address_not_allowed"})
-EXAMPLE = 'llm: {base_url: "https://api.openai.com/v1", model: gpt-4o-mini, api_key: "${secret:OPENAI_API_KEY}"}'
+EXAMPLE = (
+    'llm: {base_url: "https://api.openai.com/v1", model: gpt-4o-mini, api_key:'
+    ' "${secret:OPENAI_API_KEY}"}'
+)
 Send = Callable[[Sequence[Message]], Awaitable[Completion]]
 
 
 class LanguageModel:
-    """A language model. `own_ports` are the ports of OneTool's own servers, which it must not reach."""
+    """A language model.
+
+    `own_ports` are the ports of OneTool's own servers, which it must not reach.
+    """
 
     def __init__(self, own_ports: Callable[[], set[int]]) -> None:
         self._net = Net(ANY_HOST, own_ports=own_ports)
@@ -41,7 +47,10 @@ class LanguageModel:
         await self._net.close()
 
     async def complete(self, messages: Sequence[Message], context: ToolContext, source: str) -> str:
-        """Return the answer. `source` is the tool that asks; the result of its run is marked as untrusted."""
+        """Return the answer.
+
+        `source` is the tool that asks; the result of its run is marked as untrusted.
+        """
         send = self._choose_model(context)
         settings = self._settings
         usage = self._usage
@@ -57,11 +66,19 @@ class LanguageModel:
                 await self._budget.correct(run, -reserved, usage)
             raise
         answer_tokens = count_tokens(completion.text)
-        used = prompt_tokens + answer_tokens if completion.tokens is None else max(completion.tokens, answer_tokens)
+        used = (
+            prompt_tokens + answer_tokens
+            if completion.tokens is None
+            else max(completion.tokens, answer_tokens)
+        )
         await self._budget.correct(run, used - reserved, usage)
         if not completion.is_complete:
-            message = f"the answer of the language model was cut off after {settings.max_tokens:,} tokens"
-            raise OutputInvalid(message, hint=f"ask for less, or raise llm.max_tokens in {self._file}")
+            message = (
+                f"the answer of the language model was cut off after {settings.max_tokens:,} tokens"
+            )
+            raise OutputInvalid(
+                message, hint=f"ask for less, or raise llm.max_tokens in {self._file}"
+            )
         return completion.text
 
     def _choose_model(self, context: ToolContext) -> Send:
@@ -72,12 +89,21 @@ class LanguageModel:
         if settings.sampling and context.client.send_request is not None:
             return partial(sample_client, context.client.send_request, settings)
         reason = ": the client does not support sampling" if settings.sampling else ""
-        other = "" if settings.sampling else ", or llm: {sampling: true} to use the model of the MCP client"
+        other = (
+            ""
+            if settings.sampling
+            else ", or llm: {sampling: true} to use the model of the MCP client"
+        )
         raise ConfigError(
-            f"no language model is configured{reason}", hint=f"add this to {self._file}: {EXAMPLE}{other}"
+            f"no language model is configured{reason}",
+            hint=f"add this to {self._file}: {EXAMPLE}{other}",
         )
 
     def _redact_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages without secrets, and without unpaired surrogates, which cannot be sent."""
-        texts = (self._redact(message.text).encode("utf-8", "replace").decode() for message in messages)
+        """Return the messages without secrets, and without unpaired surrogates, which cannot be
+        sent.
+        """
+        texts = (
+            self._redact(message.text).encode("utf-8", "replace").decode() for message in messages
+        )
         return [message._replace(text=text) for message, text in zip(messages, texts, strict=True)]

@@ -12,14 +12,17 @@ from onetool.util.context import AskClient
 MAX_ERROR_CHARS = 500
 
 
-async def sample_client(ask_client: AskClient, settings: Llm, messages: Sequence[Message]) -> Completion:
+async def sample_client(
+    ask_client: AskClient, settings: Llm, messages: Sequence[Message]
+) -> Completion:
     """Send the messages to the client of the call and return the answer of its model."""
     try:
         async with asyncio.timeout(settings.timeout):
             response = await ask_client(_make_request(settings, messages))
     except TimeoutError:
         raise ToolTimeout(
-            f"the client did not answer within {settings.timeout:g} s", timeout_ms=round(settings.timeout * 1000)
+            f"the client did not answer within {settings.timeout:g} s",
+            timeout_ms=round(settings.timeout * 1000),
         ) from None
     return _parse_response(response)
 
@@ -29,7 +32,9 @@ def _make_request(settings: Llm, messages: Sequence[Message]) -> Any:
 
     system = "\n\n".join(message.text for message in messages if message.role == "system")
     conversation = [
-        types.SamplingMessage(role=message.role, content=types.TextContent(type="text", text=message.text))
+        types.SamplingMessage(
+            role=message.role, content=types.TextContent(type="text", text=message.text)
+        )
         for message in messages
         if message.role != "system"
     ]

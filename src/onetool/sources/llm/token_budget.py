@@ -1,7 +1,7 @@
 """Limits on the tokens that language models may use, per run and per day.
 
-Tokens are reserved before a request is sent, so that concurrent requests cannot exceed a limit. Those of a day are
-stored, because all processes of a user share the limit.
+Tokens are reserved before a request is sent, so that concurrent requests cannot exceed a limit.
+Those of a day are stored, because all processes of a user share the limit.
 """
 
 import time
@@ -43,7 +43,9 @@ class TokenBudget:
         """
         self._add_to_run(run, difference)
         with suppress(StorageError):
-            await run_in_thread(usage.update, self._today(), lambda used: max(0, (used or 0) + difference))
+            await run_in_thread(
+                usage.update, self._today(), lambda used: max(0, (used or 0) + difference)
+            )
 
     def _reserve_day(self, tokens: int, limit: int, usage: Documents) -> None:
         def add(used: int | None) -> int:
@@ -63,8 +65,8 @@ def _check_limit(setting: str, limit: int, used: int, tokens: int) -> None:
     if used + tokens > limit:
         period = "run" if setting == "max_tokens_per_run" else "day"
         raise BudgetExceeded(
-            f"the language model was not asked: the request needs up to {tokens:,} tokens, and {used:,} of {limit:,} "
-            f"tokens of this {period} are used",
+            f"the language model was not asked: the request needs up to {tokens:,} tokens, and"
+            f" {used:,} of {limit:,} tokens of this {period} are used",
             hint=f"send less data, or raise llm.{setting} in ~/.onetool/onetool.yaml",
             budget=setting,
             limit=limit,

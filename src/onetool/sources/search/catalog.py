@@ -1,7 +1,8 @@
 """The order of hits: names first (misspelled names last among them), then words and meaning.
 
-The index finds candidates: documents with the rarest words of the query, and documents with a similar meaning.
-`scoring` ranks them. Scores of words and of meaning are each divided by the best of their kind and added with a weight.
+The index finds candidates: documents with the rarest words of the query, and documents with a
+similar meaning. `scoring` ranks them. Scores of words and of meaning are each divided by the best
+of their kind and added with a weight.
 """
 
 import sqlite3
@@ -24,10 +25,24 @@ from onetool.sources.search.documents import (
 )
 from onetool.sources.search.index_files import Content, IndexFiles, compute_digest
 from onetool.sources.search.index_reader import Candidate, IndexReader, has_words
-from onetool.sources.search.scoring import LOW_SIMILARITY, MAX_IMPACT, NAME_PREFIX, Rarities, combine, compute_rarity
+from onetool.sources.search.scoring import (
+    LOW_SIMILARITY,
+    MAX_IMPACT,
+    NAME_PREFIX,
+    Rarities,
+    combine,
+    compute_rarity,
+)
 from onetool.sources.search.stems import load_stemmer
 from onetool.sources.search.word_vectors import Vector, load_word_vectors
-from onetool.sources.search.words import OTHER_WORDS, drop_stop_words, plain, split_intents, strip_negation, words
+from onetool.sources.search.words import (
+    OTHER_WORDS,
+    drop_stop_words,
+    plain,
+    split_intents,
+    strip_negation,
+    words,
+)
 from onetool.util.bounded_dict import BoundedDict
 
 MAX_QUERY_CHARACTERS = 4_000
@@ -38,7 +53,9 @@ CANDIDATES = 64  # of each reader, at least
 CANDIDATE_FACTOR = 2  # times as many candidates as requested, because some may be hidden
 MEANING_WEIGHT = 1.0  # of the best similarity; the best score of words counts 1
 MIN_SIMILARITY = 0.5  # of meaning, for a document with none of the words
-MIN_ONLY_SIMILARITY = 0.35  # the same, if no document has any of the words, or only one of two or three
+MIN_ONLY_SIMILARITY = (
+    0.35  # the same, if no document has any of the words, or only one of two or three
+)
 MAX_FEW_TERMS = 3
 INTENT_WEIGHT = 0.5  # of the best document for a part of the query; the best for all of it counts 1
 SCORES: Mapping[Match, tuple[float, float]] = {
@@ -56,7 +73,8 @@ SmallIndex = tuple[IndexFiles, list[IndexReader]]
 class Search:
     """The documents of this process, searched together with other readers. Thread-safe.
 
-    `directory` is created when needed and may be shared by processes; None keeps the index in memory.
+    `directory` is created when needed and may be shared by processes; None keeps the index in
+    memory.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -88,13 +106,17 @@ class Search:
         readers: Sequence[IndexReader] = (),
         more: Iterable[SearchDocument] = (),
     ) -> list[SearchHit]:
-        """Return the best hits first, from these documents, from `readers` and from `more`. A query has no syntax.
+        """Return the best hits first, from these documents, from `readers` and from `more`.
+
+        A query has no syntax.
 
         `more` are a few documents, of which an index is kept in memory.
         """
         with self._lock:
             self._set_documents(self._latest)
-            return self._search(query[:MAX_QUERY_CHARACTERS], limit, KINDS.intersection(kinds), readers, tuple(more))
+            return self._search(
+                query[:MAX_QUERY_CHARACTERS], limit, KINDS.intersection(kinds), readers, tuple(more)
+            )
 
     def _set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
         """Replace the documents. Unchanged documents are neither hashed nor written again."""
@@ -102,7 +124,10 @@ class Search:
             return
         digests = self._digests
         self._documents = documents
-        self._digests = {document: digests.get(document) or compute_digest(document) for document in documents.values()}
+        self._digests = {
+            document: digests.get(document) or compute_digest(document)
+            for document in documents.values()
+        }
         content = {digest: document for document, digest in self._digests.items()}
         if content.keys() != self._content.keys():
             self._readers = []
@@ -141,12 +166,17 @@ class Search:
         self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[IndexReader]
     ) -> list[SearchHit]:
         self._readers = self._readers or self._files.readers(self._content)
-        matches = _Query(query, [*self._readers, *others], kinds).find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
+        matches = _Query(query, [*self._readers, *others], kinds).find(
+            max(CANDIDATE_FACTOR * limit, CANDIDATES)
+        )
         return list(islice(_unique_hits(matches), limit))
 
 
 class _Query:
-    """A query over several readers. It yields hits by match type, the best first in each; hits may repeat."""
+    """A query over several readers.
+
+    It yields hits by match type, the best first in each; hits may repeat.
+    """
 
     def __init__(self, query: str, readers: Sequence[IndexReader], kinds: frozenset[Kind]) -> None:
         self._query = query
@@ -161,7 +191,9 @@ class _Query:
         yield from _to_fractions("text", ranked)
 
     def _rank_intents(self, limit: int) -> Scored:
-        """Return the documents for the whole query, in which the best ones for each part of it move up."""
+        """Return the documents for the whole query, in which the best ones for each part of it move
+        up.
+        """
         ranked = self._rank(self._query, limit)
         best = ranked[0][1] if ranked else 0.0
         bonus: dict[Key, float] = {}
@@ -172,30 +204,52 @@ class _Query:
         if not bonus:
             return ranked
         scores = dict(ranked)
-        return sort_scores((key, scores.get(key, 0.0) + bonus.get(key, 0.0)) for key in {**scores, **bonus})
+        return sort_scores(
+            (key, scores.get(key, 0.0) + bonus.get(key, 0.0)) for key in {**scores, **bonus}
+        )
 
     def _rank(self, text: str, limit: int) -> Scored:
         """Return the documents by their words and meaning, the best first."""
         query_words = words(text)
-        numbers = [NAME_PREFIX + word for word in query_words if word.isdecimal()]  # elsewhere, a number is a value
+        numbers = [
+            NAME_PREFIX + word for word in query_words if word.isdecimal()
+        ]  # elsewhere, a number is a value
         listed = drop_stop_words(query_words)[:MAX_WORDS]
-        forms = (listed, [OTHER_WORDS.get(word, word) for word in listed], list(map(strip_negation, listed)))
+        forms = (
+            listed,
+            [OTHER_WORDS.get(word, word) for word in listed],
+            list(map(strip_negation, listed)),
+        )
         stems = [load_stemmer().stem(form) for form in forms]
         counts = self._count([*chain.from_iterable(stems), *numbers])
-        terms = [next(filter(counts.__getitem__, several), several[0]) for several in zip(*stems, strict=True)]
+        terms = [
+            next(filter(counts.__getitem__, several), several[0])
+            for several in zip(*stems, strict=True)
+        ]
         return self._rank_terms(text, dict.fromkeys([*terms, *numbers]), counts, limit)
 
-    def _rank_terms(self, text: str, terms: Collection[str], counts: Counter[str], limit: int) -> Scored:
+    def _rank_terms(
+        self, text: str, terms: Collection[str], counts: Counter[str], limit: int
+    ) -> Scored:
         size = sum(reader.size for reader in self._readers)
         rarities = {term: compute_rarity(size, counts[term]) for term in terms if counts[term]}
         unknown = sum(not counts[term] and not term.startswith(NAME_PREFIX) for term in terms)
         expected = 0.0
-        if unknown and len(terms) <= MAX_FEW_TERMS:  # a document with one of two words may be far from the query
+        if (
+            unknown and len(terms) <= MAX_FEW_TERMS
+        ):  # a document with one of two words may be far from the query
             expected = MAX_IMPACT * (sum(rarities.values()) + unknown * compute_rarity(size, 0))
-        return self._rank_candidates(rarities, load_word_vectors().encode_query(text), limit, expected)
+        return self._rank_candidates(
+            rarities, load_word_vectors().encode_query(text), limit, expected
+        )
 
-    def _rank_candidates(self, rarities: Rarities, vector: Vector, limit: int, expected: float) -> Scored:
-        """Return the candidates, the best first. `expected` is the least that the best score of words is divided by."""
+    def _rank_candidates(
+        self, rarities: Rarities, vector: Vector, limit: int, expected: float
+    ) -> Scored:
+        """Return the candidates, the best first.
+
+        `expected` is the least that the best score of words is divided by.
+        """
         candidates: list[Candidate] = []
         for reader in self._readers:
             listed = reader.find(rarities, vector, limit)
@@ -214,7 +268,9 @@ class _Query:
     def _find_by_name(self, limit: int, ranked: Scored) -> Iterator[Found]:
         query = self._query
         readers = self._readers
-        exact = [key for reader in readers for key in reader.find_exact(query) if key[0] in self._kinds]
+        exact = [
+            key for reader in readers for key in reader.find_exact(query) if key[0] in self._kinds
+        ]
         exact.sort(key=lambda key: (key[1] != query, sort_key(key)))
         yield from (("exact", key, 1.0) for key in exact)
         prefixed = self._query_all(lambda reader: reader.find_by_prefix(query, limit))
@@ -223,9 +279,13 @@ class _Query:
         stems = load_stemmer().stem(query_words)
         by_words = [pair for pair in ranked if pair[0] in self._with_all]
         groups = [{stem} for stem in stems]
-        yield from _to_fractions("word", [pair for pair in by_words if has_words(pair[0][1], groups)])
+        yield from _to_fractions(
+            "word", [pair for pair in by_words if has_words(pair[0][1], groups)]
+        )
         counts = self._count(stems)
-        if unknown := [word for word, stem in zip(query_words, stems, strict=True) if stem not in counts]:
+        if unknown := [
+            word for word, stem in zip(query_words, stems, strict=True) if stem not in counts
+        ]:
             similar = self._query_all(lambda reader: reader.find_similar([query]))
             similar = similar or self._query_all(lambda reader: reader.find_similar(unknown))
             yield from (("fuzzy", key, similarity) for key, similarity in similar)
@@ -235,7 +295,9 @@ class _Query:
         return sum((Counter(reader.count(terms)) for reader in self._readers), Counter())
 
     def _query_all(self, query: Callable[[IndexReader], Scored]) -> Scored:
-        return sort_scores(pair for reader in self._readers for pair in query(reader) if pair[0][0] in self._kinds)
+        return sort_scores(
+            pair for reader in self._readers for pair in query(reader) if pair[0][0] in self._kinds
+        )
 
 
 def _unique_hits(matches: Iterator[Found]) -> Iterator[SearchHit]:

@@ -19,7 +19,10 @@ def sort_key(key: Key) -> tuple[str, int]:
 
 
 class SearchDocument(NamedTuple):
-    """A searchable document. `arguments` are names with their descriptions; `instructions` are those of a pack."""
+    """A searchable document.
+
+    `arguments` are names with their descriptions; `instructions` are those of a pack.
+    """
 
     kind: Kind
     name: str

@@ -1,9 +1,10 @@
 """Storage of search indexes: immutable files, named by a digest of their content.
 
-Any number of processes can share the directory without a lock, and a crash leaves no partial file. A few documents that
-changed since a file was written are indexed in memory, beside the file. If there are more, a new file is written, which
-starts as a copy of the newest one. The files are a cache: a file that cannot be read is rebuilt, and if nothing can be
-written, the index is kept in memory.
+Any number of processes can share the directory without a lock, and a crash leaves no partial file.
+A few documents that changed since a file was written are indexed in memory, beside the file. If
+there are more, a new file is written, which starts as a copy of the newest one. The files are a
+cache: a file that cannot be read is rebuilt, and if nothing can be written, the index is kept in
+memory.
 """
 
 import os
@@ -32,7 +33,10 @@ def compute_digest(document: SearchDocument) -> bytes:
 
 
 class IndexFile:
-    """An open index file. It may lack some documents of the content, and have others, which are hidden."""
+    """An open index file.
+
+    It may lack some documents of the content, and have others, which are hidden.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,7 +57,11 @@ class IndexFile:
     def show(self, content: Content) -> Content:
         """Show only documents of this content, and return those that are missing."""
         numbers = self.numbers
-        self._visible = {numbers[digest]: document.key for digest, document in content.items() if digest in numbers}
+        self._visible = {
+            numbers[digest]: document.key
+            for digest, document in content.items()
+            if digest in numbers
+        }
         if len(self._visible) == len(content):
             return {}
         return {digest: document for digest, document in content.items() if digest not in numbers}
@@ -111,7 +119,9 @@ class IndexFiles:
             for candidate in [path, *_list_files(self._directory)]:
                 if (file := _open(candidate, content, exact=candidate == path)) is not None:
                     return file
-        with suppress(OSError, sqlite3.Error):  # full disk or missing permission: use memory instead
+        with suppress(
+            OSError, sqlite3.Error
+        ):  # full disk or missing permission: use memory instead
             _build(self._directory, content)
             return _open(path, content, exact=True)
         return None
@@ -120,14 +130,22 @@ class IndexFiles:
         if self._memory is None:
             self._memory = sqlite3.connect(":memory:", check_same_thread=False)
         write(self._memory, content)
-        rows = {number: content[digest].key for digest, number in _read_numbers(self._memory).items()}
-        return _make_reader(self._memory, lambda numbers: {number: rows[number] for number in numbers}, len(rows))
+        rows = {
+            number: content[digest].key for digest, number in _read_numbers(self._memory).items()
+        }
+        return _make_reader(
+            self._memory, lambda numbers: {number: rows[number] for number in numbers}, len(rows)
+        )
 
 
 def _make_reader(
-    connection: sqlite3.Connection, find_keys: Callable[[Sequence[int]], Mapping[int, Key]], size: int
+    connection: sqlite3.Connection,
+    find_keys: Callable[[Sequence[int]], Mapping[int, Key]],
+    size: int,
 ) -> IndexReader:
-    return IndexReader(lambda work: work(connection), lambda _, numbers: find_keys(numbers), size, in_memory=True)
+    return IndexReader(
+        lambda work: work(connection), lambda _, numbers: find_keys(numbers), size, in_memory=True
+    )
 
 
 def write(connection: sqlite3.Connection, content: Content) -> None:
@@ -192,7 +210,9 @@ def _list_files(directory: Path) -> list[Path]:
 
 
 def _open(path: Path, content: Content, *, exact: bool) -> IndexFile | None:
-    """Return the file; None if it cannot be read or its content differs (with `exact`) or differs too much."""
+    """Return the file; None if it cannot be read or its content differs (with `exact`) or differs
+    too much.
+    """
     if not path.is_file():
         return None
     with suppress(sqlite3.Error):  # it is damaged
@@ -207,7 +227,9 @@ def _open(path: Path, content: Content, *, exact: bool) -> IndexFile | None:
 
 def _write(file: Path, content: Content) -> None:
     with closing(sqlite3.connect(file)) as connection:
-        connection.execute("pragma journal_mode = off")  # the file is not used before it is complete
+        connection.execute(
+            "pragma journal_mode = off"
+        )  # the file is not used before it is complete
         connection.execute("pragma synchronous = off")
         write(connection, content)
 

@@ -44,12 +44,14 @@ class Candidate(NamedTuple):
 class IndexReader:
     """The queries of one database.
 
-    `read(work)` calls `work` with the database; `get_keys` returns the visible documents of rows. `in_memory` says that
-    something of each document may be kept in memory. Scores use the document frequencies of all readers, so that scores
-    of different readers are comparable.
+    `read(work)` calls `work` with the database; `get_keys` returns the visible documents of rows.
+    `in_memory` says that something of each document may be kept in memory. Scores use the document
+    frequencies of all readers, so that scores of different readers are comparable.
     """
 
-    def __init__(self, read: Read, get_keys: GetKeys, size: int, *, in_memory: bool = False) -> None:
+    def __init__(
+        self, read: Read, get_keys: GetKeys, size: int, *, in_memory: bool = False
+    ) -> None:
         self._read = read
         self._get_keys = get_keys
         self.size = size
@@ -68,15 +70,22 @@ class IndexReader:
         return [key for key in keys if squeeze(key[1]) == form]
 
     def find_by_prefix(self, query: str, limit: int) -> Scored:
-        """Return names that start with the query, scored by the fraction of the name that it covers."""
+        """Return names that start with the query, scored by the fraction of the name that it
+        covers.
+        """
         start = squeeze(query)
         rows = "select document from names where form >= ? and form < ? order by form limit ?"
         keys = self._find_keys(rows, (start, start + LAST_CHARACTER, limit))
-        shares = ([len(start) / len(form) for form in name_forms(key[1]) if form.startswith(start)] for key in keys)
+        shares = (
+            [len(start) / len(form) for form in name_forms(key[1]) if form.startswith(start)]
+            for key in keys
+        )
         return [(key, max(share)) for key, share in zip(keys, shares, strict=True) if share]
 
     def find_similar(self, texts: Iterable[str]) -> Scored:
-        """Return documents with similar names, or names that contain one of the texts, with a similarity up to 1."""
+        """Return documents with similar names, or names that contain one of the texts, with a
+        similarity up to 1.
+        """
         best: dict[Key, float] = {}
         for text in texts:
             form = squeeze(text)
@@ -86,24 +95,34 @@ class IndexReader:
         return [(key, similarity) for key, similarity in best.items() if similarity]
 
     def _find_similar(self, text: str, form: str, db: sqlite3.Connection) -> list[Key]:
-        """Return candidates: names that share most trigrams with the wanted one, or have its words, corrected."""
+        """Return candidates: names that share most trigrams with the wanted one, or have its words,
+        corrected.
+        """
         starts = range(0, len(form) - 2, max(1, len(form) // MAX_TRIGRAMS))
         parts = sorted({form[at : at + 3] for at in starts})
         query = "select rowid from forms(?) limit ?"
-        matches = [db.execute(query, (f'"{part}"', MAX_TRIGRAM_DOCUMENTS)).fetchall() for part in parts]
-        shared = Counter(number for rows in matches if len(rows) < MAX_TRIGRAM_DOCUMENTS for (number,) in rows)
+        matches = [
+            db.execute(query, (f'"{part}"', MAX_TRIGRAM_DOCUMENTS)).fetchall() for part in parts
+        ]
+        shared = Counter(
+            number for rows in matches if len(rows) < MAX_TRIGRAM_DOCUMENTS for (number,) in rows
+        )
         numbers = [number for number, _ in shared.most_common(MAX_SIMILAR)]
         numbers += self._find_corrected(drop_stop_words(plain(text)), db)
         return list(self._get_keys(db, list(dict.fromkeys(numbers))).values())
 
     def _find_corrected(self, query_words: Sequence[str], db: sqlite3.Connection) -> list[int]:
         """Return documents that have each word, or a word that is similar to it."""
-        groups = [set(load_stemmer().stem([word, *find_similar_words(db, word)])) for word in query_words]
+        groups = [
+            set(load_stemmer().stem([word, *find_similar_words(db, word)])) for word in query_words
+        ]
         weights = {stem: 1.0 / len(group) for group in groups for stem in sorted(group)}
         counts = _count(db, list(weights))
         if not all(counts.keys() & group for group in groups):
             return []
-        return _find_by_terms(db, {stem: weights[stem] for stem in counts}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES)
+        return _find_by_terms(
+            db, {stem: weights[stem] for stem in counts}, MAX_CORRECTED, MAX_CORRECTED_ENTRIES
+        )
 
     def find(self, rarities: Rarities, vector: Vector, limit: int) -> list[Candidate]:
         """Return candidates by words and by meaning. `rarities` are those of all readers."""
@@ -117,7 +136,9 @@ class IndexReader:
         return candidates
 
     def _find_by_meaning(self, query: Vector) -> list[int]:
-        """Return the rows that may have the nearest meaning, if this reader has few enough documents in memory."""
+        """Return the rows that may have the nearest meaning, if this reader has few enough
+        documents in memory.
+        """
         if not self.in_memory or self.size > MAX_COMPARED or not any(query):
             return []
         if self._meanings is None:
@@ -132,13 +153,19 @@ class IndexReader:
         query = f"select number, terms, impacts, meaning from passages where number in ({marks})"  # noqa: S608 - marks
         candidates = []
         for number, terms, impacts, meaning in db.execute(query, list(keys)):
-            score, has_all = score_words(rarities, dict(zip(terms.split(" "), impacts, strict=False)))
-            candidates.append(Candidate(number, keys[number], score, compare(vector, meaning), has_all))
+            score, has_all = score_words(
+                rarities, dict(zip(terms.split(" "), impacts, strict=False))
+            )
+            candidates.append(
+                Candidate(number, keys[number], score, compare(vector, meaning), has_all)
+            )
         return candidates
 
     def _find_keys(self, query: str, values: Sequence[object]) -> list[Key]:
         def work(db: sqlite3.Connection) -> Mapping[int, Key]:
-            return self._get_keys(db, list(dict.fromkeys(number for (number,) in db.execute(query, values))))
+            return self._get_keys(
+                db, list(dict.fromkeys(number for (number,) in db.execute(query, values)))
+            )
 
         return list(self._read(work).values())
 
@@ -155,11 +182,13 @@ def has_words(name: str, groups: Iterable[set[str]]) -> bool:
     return all(not stems.isdisjoint(group) for group in groups)
 
 
-def _find_by_terms(db: sqlite3.Connection, rarities: Rarities, limit: int, max_entries: int = MAX_ENTRIES) -> list[int]:
+def _find_by_terms(
+    db: sqlite3.Connection, rarities: Rarities, limit: int, max_entries: int = MAX_ENTRIES
+) -> list[int]:
     """Return the rows with any of these terms, the best first.
 
-    The rarest terms are read first and completely, unless there are too many entries; of frequent terms, only the
-    entries with the highest impact are read.
+    The rarest terms are read first and completely, unless there are too many entries; of frequent
+    terms, only the entries with the highest impact are read.
     """
     totals: dict[int, float] = {}
     left = len(rarities)
@@ -187,7 +216,10 @@ def _compare_names(query: str, name: str) -> float:
     from rapidfuzz import fuzz
 
     forms = name_forms(name)
-    best = max((fuzz.ratio(query, form, score_cutoff=100 * MIN_SIMILARITY) / 100 for form in forms), default=0.0)
+    best = max(
+        (fuzz.ratio(query, form, score_cutoff=100 * MIN_SIMILARITY) / 100 for form in forms),
+        default=0.0,
+    )
     if best:
         return best
     return MIN_SIMILARITY if any(query in form for form in forms) else 0.0

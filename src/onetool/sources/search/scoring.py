@@ -1,9 +1,10 @@
 """Scores of documents: BM25F over words, and similarity of meaning.
 
-BM25F divides the occurrences of a word in each field by the length of the field, adds them with the weight of the
-field, and saturates the sum. The usual lengths are constants, so the effect of a word (its impact) depends only on the
-document, and is stored in the index. A score is the sum of the impacts of the query's words, multiplied by how rare
-each word is. `benchmarks/search.py` measures the effect of these parameters.
+BM25F divides the occurrences of a word in each field by the length of the field, adds them with the
+weight of the field, and saturates the sum. The usual lengths are constants, so the effect of a word
+(its impact) depends only on the document, and is stored in the index. A score is the sum of the
+impacts of the query's words, multiplied by how rare each word is. `benchmarks/search.py` measures
+the effect of these parameters.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +14,12 @@ from math import log
 from onetool.sources.search.stems import load_stemmer
 
 Rarities = Mapping[str, float]  # by term
-FIELDS = ((3.0, 5), (1.0, 25), (0.5, 80), (0.5, 80))  # weight and usual length, in the order of the index
+FIELDS = (
+    (3.0, 5),
+    (1.0, 25),
+    (0.5, 80),
+    (0.5, 80),
+)  # weight and usual length, in the order of the index
 LENGTH_EFFECT = 0.6  # `b` of BM25
 SATURATION = 1.2  # `k1` of BM25
 MAX_IMPACT = 255
@@ -31,11 +37,17 @@ def compute_impacts(fields: Sequence[Sequence[str]]) -> dict[str, int]:
         numbers = [] if place else [NAME_PREFIX + word for word in words if word.isdecimal()]
         for stem in [*islice(stems, len(words)), *numbers]:
             amounts[stem] = amounts.get(stem, 0.0) + unit
-    return {stem: max(1, round(MAX_IMPACT * amount / (amount + SATURATION))) for stem, amount in amounts.items()}
+    return {
+        stem: max(1, round(MAX_IMPACT * amount / (amount + SATURATION)))
+        for stem, amount in amounts.items()
+    }
 
 
 def compute_rarity(size: int, count: int) -> float:
-    """Return the weight of a term that `count` of `size` documents have. It is positive even if all have it."""
+    """Return the weight of a term that `count` of `size` documents have.
+
+    It is positive even if all have it.
+    """
     return log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
 
 
@@ -48,7 +60,9 @@ def score_words(rarities: Rarities, impacts: Mapping[str, int]) -> tuple[float, 
 
 
 def combine(parts: Iterable[tuple[float, float, Sequence[float]]]) -> list[float]:
-    """Add scores of different kinds, each divided by its best, or by a minimum, and multiplied by its weight."""
+    """Add scores of different kinds, each divided by its best, or by a minimum, and multiplied by
+    its weight.
+    """
     scaled = []
     for weight, minimum, scores in parts:
         factor = weight / max(minimum, max(scores, default=0.0))

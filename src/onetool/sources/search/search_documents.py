@@ -1,6 +1,7 @@
 """Search documents for tools, packs, snippets and aliases.
 
-`IN_CODE` are the functions of the `ot` pack that run inside the cell: they are not in the registry, but can be found.
+`IN_CODE` are the functions of the `ot` pack that run inside the cell: they are not in the registry,
+but can be found.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,8 +39,8 @@ IN_CODE: Mapping[str, CodeFunction] = {
     ),
     "ot.pack": CodeFunction(
         "ot.pack(name: str) -> pack",
-        "Return a pack by name, even if the name means something else in code: a Python builtin, an imported "
-        "module, a variable.",
+        "Return a pack by name, even if the name means something else in code: a Python builtin, an"
+        " imported module, a variable.",
         'ot.pack("machine").disk()',
     ),
     "ot.account": CodeFunction(
@@ -49,8 +50,8 @@ IN_CODE: Mapping[str, CodeFunction] = {
     ),
     "ot.parallel": CodeFunction(
         "ot.parallel(functions: list) -> list",
-        "Call functions in parallel, at the same time, side by side, and return their values in order. An error is "
-        "raised when all have ended.",
+        "Call functions in parallel, at the same time, side by side, and return their values in"
+        " order. An error is raised when all have ended.",
         "ot.parallel([machine.cpu, lambda: machine.disk(unit='MiB')])",
     ),
     "ot.snippet": CodeFunction(
@@ -65,7 +66,9 @@ KnownDocuments = dict[str, tuple[Tool, SearchDocument]]
 
 
 class StoredTools(NamedTuple):
-    """The stored tools: their version, the descriptions of their packs, and the indexes that have them."""
+    """The stored tools: their version, the descriptions of their packs, and the indexes that have
+    them.
+    """
 
     version: int
     packs: Mapping[str, str]
@@ -73,7 +76,9 @@ class StoredTools(NamedTuple):
 
 
 class CatalogSearch:
-    """A search over the current registry and settings. The index is updated when something has changed.
+    """A search over the current registry and settings.
+
+    The index is updated when something has changed.
 
     `get_stored` returns the stored tools; it blocks on disk access.
     """
@@ -97,8 +102,13 @@ class CatalogSearch:
         if self._index is not None:
             self._index.close()
 
-    async def search(self, query: str, limit: int = 20, agent: str | None = None) -> list[SearchHit]:
-        """Search all tools, packs, snippets and aliases. `agent` adds the saved snippets that it can use."""
+    async def search(
+        self, query: str, limit: int = 20, agent: str | None = None
+    ) -> list[SearchHit]:
+        """Search all tools, packs, snippets and aliases.
+
+        `agent` adds the saved snippets that it can use.
+        """
         await self._registry.refresh()
         return await run_in_thread(self._search, query, limit, agent)
 
@@ -117,7 +127,11 @@ class CatalogSearch:
         more = (snippet_document(name, snippet) for name, snippet in sorted(saved.items()))
         hits = index.search(query, limit, readers=stored.readers, more=more)
         is_disabled = self._registry.is_disabled
-        return [hit for hit in hits if hit.kind != "tool" or not is_disabled(RegistryEntry(hit.name, "", enabled=True))]
+        return [
+            hit
+            for hit in hits
+            if hit.kind != "tool" or not is_disabled(RegistryEntry(hit.name, "", enabled=True))
+        ]
 
     def _open_index(self) -> "Search":
         from onetool.sources.search.catalog import Search  # takes some milliseconds
@@ -136,11 +150,14 @@ def documents(
 ) -> Iterator[SearchDocument]:
     """Yield the documents of the current tools, which may be changed meanwhile by another thread.
 
-    `known` has the documents of the last time, and is updated: an unchanged tool keeps its document.
+    `known` has the documents of the last time, and is updated: an unchanged tool keeps its
+    document.
     """
     tools = [tool for tool in registry if tool.enabled]
     instructions = {python_name(pack): text for pack, text in settings.prompts.packs.items()}
-    yield from (SearchDocument("tool", name, function.description) for name, function in IN_CODE.items())
+    yield from (
+        SearchDocument("tool", name, function.description) for name, function in IN_CODE.items()
+    )
     for tool in tools:
         about = instructions.get(python_name(tool.pack), "") if instructions else ""
         before, document = known.get(tool.name, (None, None))
@@ -158,7 +175,9 @@ def documents(
 
 
 def tool_document(tool: Tool, about: str) -> SearchDocument:
-    arguments = " ".join(f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items())
+    arguments = " ".join(
+        f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items()
+    )
     return SearchDocument("tool", tool.name, tool.description, arguments, about)
 
 

@@ -38,7 +38,9 @@ class Stemmer:
     def _learn(self, words: Iterable[str]) -> None:
         unknown = sorted(set(words).difference(self._stems))
         self._database.execute("begin")
-        self._database.executemany("insert into words (rowid, word) values (?, ?)", enumerate(unknown))
+        self._database.executemany(
+            "insert into words (rowid, word) values (?, ?)", enumerate(unknown)
+        )
         stems = dict(self._database.execute("select doc, term from stems"))
         self._database.execute("rollback")
         for place, word in enumerate(unknown):

@@ -1,8 +1,9 @@
 """Similarity of meaning by word vectors that are part of this package: `RAM` is near `memory`.
 
-`word_vectors.bin` has 64 dimensions of 4 bits for each of 16,100 English words. `benchmarks/word_vectors.py` derives it
-from GloVe (public domain), trained further on summaries and descriptions of public APIs. The vector of a text is the
-sum of its words. A sum is computed on integers that hold all dimensions: importing numpy takes longer than a search.
+`word_vectors.bin` has 64 dimensions of 4 bits for each of 16,100 English words.
+`benchmarks/word_vectors.py` derives it from GloVe (public domain), trained further on summaries and
+descriptions of public APIs. The vector of a text is the sum of its words. A sum is computed on
+integers that hold all dimensions: importing numpy takes longer than a search.
 """
 
 from array import array
@@ -29,7 +30,10 @@ Vector = Sequence[float]
 
 
 class WordVectors:
-    """The vectors of words. `encode_document` and `encode_query` return vectors to be compared with `compare`."""
+    """The vectors of words.
+
+    `encode_document` and `encode_query` return vectors to be compared with `compare`.
+    """
 
     def __init__(self, content: bytes) -> None:
         listed, _, self._content = content.partition(b"\0")
@@ -37,7 +41,10 @@ class WordVectors:
         self._get_lanes = lru_cache(maxsize=MAX_CACHED)(self._read_lanes)
 
     def encode_document(self, fields: Iterable[str]) -> bytes:
-        """Return the vector of a document, one byte for each dimension. Fields count equally, whatever their length."""
+        """Return the vector of a document, one byte for each dimension.
+
+        Fields count equally, whatever their length.
+        """
         total = [0.0] * DIMENSIONS
         for text, weight in zip(fields, FIELD_WEIGHTS, strict=True):
             vector = self._add_words(split_names(text))
@@ -49,7 +56,9 @@ class WordVectors:
 
     def _add_words(self, text_words: list[str]) -> list[float]:
         places = self._places
-        named = (word if word in places else strip_negation(word) for word in drop_stop_words(text_words))
+        named = (
+            word if word in places else strip_negation(word) for word in drop_stop_words(text_words)
+        )
         vector_words = [word for word in named if word in places][:MAX_WORDS]
         total = sum(map(self._get_lanes, vector_words))
         lanes = memoryview(total.to_bytes(DIMENSIONS * LANE_BYTES, "little")).cast("I")
@@ -62,12 +71,16 @@ class WordVectors:
         scale = self._content[place]
         start = len(self._places) + place * width
         pairs = self._content[start : start + width]
-        values = (half * scale + OFFSET - 8 * scale for pair in pairs for half in (pair & 15, pair >> 4))
+        values = (
+            half * scale + OFFSET - 8 * scale for pair in pairs for half in (pair & 15, pair >> 4)
+        )
         return int.from_bytes(array("I", values).tobytes(), "little")
 
 
 class NearestVectors:
-    """The vectors of many documents, of which the nearest ones are found by the signs of their dimensions."""
+    """The vectors of many documents, of which the nearest ones are found by the signs of their
+    dimensions.
+    """
 
     def __init__(self, rows: Iterable[tuple[int, bytes]]) -> None:
         listed = list(rows)

@@ -1,7 +1,7 @@
 """Tokenization, the same for documents and queries.
 
-Case and diacritics are ignored; names are split at dots, underscores, hyphens and capitals, and also kept whole.
-Stemming is done by the index.
+Case and diacritics are ignored; names are split at dots, underscores, hyphens and capitals, and
+also kept whole. Stemming is done by the index.
 """
 
 import re
@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 PLAIN_RUN = re.compile(r"[a-z\d]+")
 # In scripts without spaces between words, every character is a word.
-RUN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
+RUN = re.compile(
+    r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W_\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
+)
 HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 # Words without meaning in a query.
 STOP_WORDS = """
@@ -32,8 +34,8 @@ BETWEEN_INTENTS = re.compile(
     r"[;\n]|,\s++and\s++|(?:,|(?<!\s)\s)\s*+(?:and\s++)?then\s++|(?<!\s)\s++and\s++(?:also|afterwards|finally)\s++",
     re.IGNORECASE,
 )
-# Words that tools have other words for. If a word is in no document, the other one is searched for. Word vectors find
-# words of similar meaning: this list is for what they do not know.
+# Words that tools have other words for. If a word is in no document, the other one is searched for.
+# Word vectors find words of similar meaning: this list is for what they do not know.
 OTHER_WORDS = {
     "uncommitted": "status",
     "untracked": "status",
@@ -118,18 +120,27 @@ def _count_words(text: str) -> int:
 
 
 def strip_negation(word: str) -> str:
-    """Return the word without a negation: `uncommitted` yields `committed`. Return other words unchanged."""
+    """Return the word without a negation: `uncommitted` yields `committed`.
+
+    Return other words unchanged.
+    """
     match = NEGATION.match(word)
     return word[match.end() :] if match else word
 
 
 def may_be_misspelled(word: str) -> bool:
-    """Return whether the word may be misspelled. Numbers are not: `v12` is not a typing error for `v13`."""
+    """Return whether the word may be misspelled.
+
+    Numbers are not: `v12` is not a typing error for `v13`.
+    """
     return MIN_TYPO_LENGTH <= len(word) <= MAX_TYPO_LENGTH and word.isalpha()
 
 
 def deletions(word: str) -> set[str]:
-    """Return the word and its one-letter deletions. Words that are one typing error apart share one of these."""
+    """Return the word and its one-letter deletions.
+
+    Words that are one typing error apart share one of these.
+    """
     return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
@@ -137,4 +148,8 @@ def is_one_typo_away(word: str, other: str) -> bool:
     """Return whether one letter is missing, added or wrong, or two neighbors are swapped."""
     from rapidfuzz.distance import OSA
 
-    return may_be_misspelled(word) and may_be_misspelled(other) and OSA.distance(word, other, score_cutoff=1) <= 1
+    return (
+        may_be_misspelled(word)
+        and may_be_misspelled(other)
+        and OSA.distance(word, other, score_cutoff=1) <= 1
+    )

@@ -1,6 +1,8 @@
-"""Upstream MCP servers as packs: their tool lists are cached on disk, and they start on the first call.
+"""Upstream MCP servers as packs: their tool lists are cached on disk, and they start on the first
+call.
 
-`servers.Servers` is the source of tools. A server is one `upstream.Upstream`, the backend of its tools, with a
-`session` for each sign-in; a session decides when to connect, and `connection` is live. `definitions` caches tool
-lists, `checked_tools` compares them with their `pins` and makes tools, and `content` converts results.
+`servers.Servers` is the source of tools. A server is one `upstream.Upstream`, the backend of its
+tools, with a `session` for each sign-in; a session decides when to connect, and `connection` is
+live. `definitions` caches tool lists, `checked_tools` compares them with their `pins` and makes
+tools, and `content` converts results.
 """

@@ -40,11 +40,15 @@ class CheckedTools(NamedTuple):
     offered: Mapping[str, Definition] = {}  # by the name of the tool
     rejected: Mapping[str, str] = {}  # why tools cannot be called, by name
     differences: Differences = Differences({}, {})
-    claims: Mapping[str, str] = {}  # of hints that no person has accepted, by the name of the definition
+    claims: Mapping[
+        str, str
+    ] = {}  # of hints that no person has accepted, by the name of the definition
     problem: ToolError | None = None  # why changes cannot be detected
 
 
-def check_tools(upstream: "Upstream", definitions: Definitions, pins: Documents, refresh: Refresh) -> CheckedTools:
+def check_tools(
+    upstream: "Upstream", definitions: Definitions, pins: Documents, refresh: Refresh
+) -> CheckedTools:
     """Compare the definitions of a server with its pins and create the tools. Reads the disk."""
     server = upstream.server
     is_strict = server.pin == "strict"
@@ -58,13 +62,20 @@ def check_tools(upstream: "Upstream", definitions: Definitions, pins: Documents,
             differences = compare(pins, upstream.name, definitions, is_strict=is_strict)
             pinned = pins.get(upstream.name) or {}
             claims = list_claims(pinned, chosen, upstream.origin)
-        except (OSError, ToolError) as error:  # a problem with one file must not affect other servers
+        except (
+            OSError,
+            ToolError,
+        ) as error:  # a problem with one file must not affect other servers
             problem = error if isinstance(error, ToolError) else ToolError(str(error))
     differences = _select_differences(differences, {definition.name for definition in chosen})
     pending = {*differences.changed, *differences.new} if is_strict else set()
     # Of two definitions with the same tool name, the accepted one comes last and wins.
     chosen.sort(key=lambda definition: definition.name not in pending)
-    offered = {_make_name(upstream.name, definition.name): definition for definition in chosen if definition.name}
+    offered = {
+        _make_name(upstream.name, definition.name): definition
+        for definition in chosen
+        if definition.name
+    }
     tools = []
     rejected: dict[str, str] = {}
     for name, definition in offered.items():
@@ -76,14 +87,16 @@ def check_tools(upstream: "Upstream", definitions: Definitions, pins: Documents,
         elif is_pending:
             reason = "is new" if definition.name in differences.new else "has changed"
             rejected[name] = (
-                f"{name} {reason} since its server was accepted, and pin is strict. ot.health() shows it; "
-                f"a person can accept it with `onetool servers accept {upstream.name}`"
+                f"{name} {reason} since its server was accepted, and pin is strict. ot.health()"
+                f" shows it; a person can accept it with `onetool servers accept {upstream.name}`"
             )
     return CheckedTools(definitions, tools, offered, rejected, differences, claims, problem)
 
 
 def list_problems(upstream: "Upstream") -> list[Problem]:
-    """Return the first problems of the definitions of a server: invalid schemas, and differences from its pins."""
+    """Return the first problems of the definitions of a server: invalid schemas, and differences
+    from its pins.
+    """
     unsound = limit_problems(list(_find_unsound(upstream)), upstream.name)
     return unsound + limit_problems(list(_find_differences(upstream)), upstream.name)
 
@@ -112,14 +125,17 @@ def _find_differences(upstream: "Upstream") -> Iterator[Problem]:
 
 def is_chosen(name: str, server: Server) -> bool:
     """Return whether the settings of the server include this tool, resource or prompt."""
-    is_included = not server.tools.include or any(fnmatchcase(name, pattern) for pattern in server.tools.include)
+    is_included = not server.tools.include or any(
+        fnmatchcase(name, pattern) for pattern in server.tools.include
+    )
     return is_included and not any(fnmatchcase(name, pattern) for pattern in server.tools.exclude)
 
 
 def _select_differences(differences: Differences, names: set[str]) -> Differences:
     """Return the differences of these tools without invisible characters."""
     changed, new = (
-        {name: clean(text, MAX_DIFF_CHARS) for name, text in texts.items() if name in names} for texts in differences
+        {name: clean(text, MAX_DIFF_CHARS) for name, text in texts.items() if name in names}
+        for texts in differences
     )
     return Differences(changed, new)
 
@@ -138,24 +154,32 @@ def _make_tool(
     *,
     is_pending: bool,
 ) -> Tool:
-    """Create the tool. The description of a tool that is not accepted is hidden, because it could steer a model.
+    """Create the tool.
+
+    The description of a tool that is not accepted is hidden, because it could steer a model.
 
     Hints can add effects; only those that a person has accepted can remove them.
     """
     hints = read_hints(definition.annotations)
     pinned_hints = read_hints(pin.get("annotations"))
-    # Unlike effects, permissions follow from what hints tell: a tool without hints needs the network only.
-    permissions = get_implied_permissions(hints.effects) | get_implied_permissions(pinned_hints.effects)
+    # Unlike effects, permissions follow from what hints tell: a tool without hints needs the
+    # network only.
+    permissions = get_implied_permissions(hints.effects) | get_implied_permissions(
+        pinned_hints.effects
+    )
     hints = hints.combine(pinned_hints if pin.get(ACCEPTED) == upstream.origin else Hints())
     if is_pending:
         description = (
-            f"Not accepted: new, or changed since it was accepted. Hint: onetool servers accept {upstream.name}"
+            "Not accepted: new, or changed since it was accepted. Hint: onetool servers accept"
+            f" {upstream.name}"
         )
         definition = Definition(definition.name, description, ANY_OBJECT)
     return Tool(
         name=name,
         backend=upstream,
-        input=UpstreamSchema.from_json(clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT),
+        input=UpstreamSchema.from_json(
+            clean_schema(definition.input_schema) if definition.is_sound else ANY_OBJECT
+        ),
         output=_make_output_schema(definition),
         description=clean(definition.description),
         permissions=REQUIRED_PERMISSIONS | permissions,
@@ -178,6 +202,8 @@ def _make_output_schema(definition: Definition) -> Schema | None:
 
 
 def _has_private_data(server: Server) -> bool:
-    """Return whether a server can read private data: one on the internet cannot, if it is used without credentials."""
+    """Return whether a server can read private data: one on the internet cannot, if it is used
+    without credentials.
+    """
     has_credentials = bool(server.headers) or server.auth is not None or bool(server.accounts)
     return server.url is None or not server.url.startswith("https://") or has_credentials

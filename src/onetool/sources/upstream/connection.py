@@ -1,7 +1,7 @@
 """A live connection to an MCP server: a client of the SDK in a separate task.
 
-Applications may share a connection that relays no requests of the server to clients. The last stderr output of the
-server is kept for error messages. `session` decides when to connect.
+Applications may share a connection that relays no requests of the server to clients. The last
+stderr output of the server is kept for error messages. `session` decides when to connect.
 """
 
 import asyncio
@@ -24,7 +24,12 @@ from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.processes.shared import SharedProcess
 from onetool.settings.model import Server
 from onetool.settings.programs import start_seconds
-from onetool.sources.upstream.message_limits import MAX_ITEMS, MAX_UPSTREAM_BYTES, error_response, has_too_many_items
+from onetool.sources.upstream.message_limits import (
+    MAX_ITEMS,
+    MAX_UPSTREAM_BYTES,
+    error_response,
+    has_too_many_items,
+)
 from onetool.sources.upstream.relay import DeclaringStream, Relay, Relays, WrappedStream
 from onetool.sources.upstream.server_launch import ServerLaunch
 from onetool.sources.upstream.stdio import MissingProgram, stdio_streams
@@ -55,7 +60,9 @@ class ConnectionUser(Protocol):
     name: str
 
     def on_change(self, kind: str, uri: str, /) -> None:
-        """Handle a change: its kind (tools, prompts, resources or resource), and the URI of a resource."""
+        """Handle a change: its kind (tools, prompts, resources or resource), and the URI of a
+        resource.
+        """
 
     def on_lost(self, connection: "Connection", /) -> None: ...
 
@@ -64,12 +71,19 @@ class Connection(SharedProcess[ConnectionUser]):
     """A connection to one server. Each of its users calls `open`, and `release` afterwards."""
 
     def __init__(
-        self, server: Server, launch: ServerLaunch, source: "TokenSource | None" = None, *, is_relayed: bool = False
+        self,
+        server: Server,
+        launch: ServerLaunch,
+        source: "TokenSource | None" = None,
+        *,
+        is_relayed: bool = False,
     ) -> None:
         super().__init__()
         self.is_offered = not is_relayed
         self.relays = Relays(server.timeout) if is_relayed else None
-        self.checking: asyncio.Future[None] | None = None  # whether the server responds, after a call timed out
+        self.checking: asyncio.Future[None] | None = (
+            None  # whether the server responds, after a call timed out
+        )
         self.loss = ""  # why it was given up, as a part of an error message
         self.client: Any = None
         self._server = server
@@ -85,7 +99,10 @@ class Connection(SharedProcess[ConnectionUser]):
         return self._leave.is_set() or (self._task is not None and self._task.done())
 
     async def open(self, user: ConnectionUser) -> None:
-        """Connect, once for all users, or raise why that failed. The user releases the connection in both cases."""
+        """Connect, once for all users, or raise why that failed.
+
+        The user releases the connection in both cases.
+        """
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
         seconds = start_seconds(self._server)
@@ -107,14 +124,19 @@ class Connection(SharedProcess[ConnectionUser]):
             await self.close(at_once=at_once)
 
     def give_up(self, user: ConnectionUser) -> None:
-        """Treat a server that does not respond as lost, except for other users with a call in flight."""
+        """Treat a server that does not respond as lost, except for other users with a call in
+        flight.
+        """
         self.is_offered = False
         for other in self.users:
             if other is user or not self.users.is_calling(other):
                 other.on_lost(self)
 
     async def close(self, *, at_once: bool = False) -> None:
-        """Close the connection. `at_once` kills the process, which otherwise gets two seconds to exit."""
+        """Close the connection.
+
+        `at_once` kills the process, which otherwise gets two seconds to exit.
+        """
         self._leave.set()
         if self._task is None:
             return
@@ -127,13 +149,18 @@ class Connection(SharedProcess[ConnectionUser]):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
 
     async def is_reachable(self) -> bool:
-        """Return whether the server is reachable; a lost network connection is not noticed between requests."""
+        """Return whether the server is reachable; a lost network connection is not noticed between
+        requests.
+        """
         if self.is_over or self._server.url is None:
             return not self.is_over
         address = urlsplit(self._server.url)
         port = address.port or (443 if address.scheme == "https" else 80)
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(REACH_SECONDS), await anyio.connect_tcp(str(address.hostname), port):
+            async with (
+                asyncio.timeout(REACH_SECONDS),
+                await anyio.connect_tcp(str(address.hostname), port),
+            ):
                 return True
         return False
 
@@ -142,7 +169,8 @@ class Connection(SharedProcess[ConnectionUser]):
         from mcp import Client
         from mcp_types import Implementation
 
-        # The SDK logs a traceback for every line that is not a message; some servers print hundreds of them.
+        # The SDK logs a traceback for every line that is not a message; some servers print hundreds
+        # of them.
         logger = logging.getLogger("mcp.client")
         if not logger.handlers:
             logger.addHandler(logging.NullHandler())
@@ -151,17 +179,23 @@ class Connection(SharedProcess[ConnectionUser]):
                 reader, writer = await self._open_streams(stack)
                 if self.relays is not None:
                     writer = DeclaringStream(writer)
-                streams: Any = (_WatchedStream(reader, self._on_received, self._on_stream_end), writer)
+                streams: Any = (
+                    _WatchedStream(reader, self._on_received, self._on_stream_end),
+                    writer,
+                )
                 client = Client(
                     nullcontext(streams),
                     message_handler=self._on_message,
                     client_info=Implementation(name="onetool", version=__version__),
-                    read_timeout_seconds=start_seconds(self._server),  # calls have their own timeout
+                    read_timeout_seconds=start_seconds(
+                        self._server
+                    ),  # calls have their own timeout
                     cache=None,
                     **(self.relays.callbacks if self.relays is not None else {}),
                 )
                 await stack.enter_async_context(client)
-                # The SDK validates on the event loop, in a time that the schema and the patterns of the server decide.
+                # The SDK validates on the event loop, in a time that the schema and the patterns of
+                # the server decide.
                 setattr(client.session, "validate_tool_result", _accept_result)  # noqa: B010 - a method of the SDK
                 stack.callback(self._unsubscribe)
                 subscribed = self._subscribe(client)
@@ -175,7 +209,7 @@ class Connection(SharedProcess[ConnectionUser]):
                 self._leave.set()
                 self._fail(innermost(error))
 
-    # --- errors and output ----------------------------------------------------------------------------------------
+    # --- errors and output ------------------------------------------------------------------------
 
     async def _make_connect_error(self, error: BaseException, user: ConnectionUser) -> ToolError:
         if isinstance(error, ToolError):
@@ -185,19 +219,27 @@ class Connection(SharedProcess[ConnectionUser]):
         if isinstance(error, MissingProgram):
             return missing_program(user.name, str(error))
         kind = NetworkError if self._server.url else ToolError
-        return await self.build_error(kind, f"cannot connect to {user.name}: {describe_error(error)}", user)
+        return await self.build_error(
+            kind, f"cannot connect to {user.name}: {describe_error(error)}", user
+        )
 
-    async def build_error(self, kind: type[ToolError], reason: str, user: ConnectionUser) -> ToolError:
-        """Return the error for this reason with the output of the server; `summary` is the reason only."""
+    async def build_error(
+        self, kind: type[ToolError], reason: str, user: ConnectionUser
+    ) -> ToolError:
+        """Return the error for this reason with the output of the server; `summary` is the reason
+        only.
+        """
         return kind(f"{reason}{await self.read_last_output(user)}", summary=reason)
 
     async def read_last_output(self, user: ConnectionUser) -> str:
-        """Return what the server printed since the last call started, as the end of an error message."""
+        """Return what the server printed since the last call started, as the end of an error
+        message.
+        """
         if self._process is not None and self.is_over:
             await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
         return self.get_output(user).sentence.rstrip("\n")
 
-    # --- requests -------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     @property
     def is_modern(self) -> bool:
@@ -210,7 +252,9 @@ class Connection(SharedProcess[ConnectionUser]):
         return nullcontext() if self.relays is None else self.relays.track(relay)
 
     async def list_all(self, part: str) -> list[Any]:
-        """Return all pages of the tools, prompts, resources or resource templates; stop if a cursor repeats."""
+        """Return all pages of the tools, prompts, resources or resource templates; stop if a cursor
+        repeats.
+        """
         from mcp import MCPError
 
         items: list[Any] = []
@@ -221,20 +265,26 @@ class Connection(SharedProcess[ConnectionUser]):
                 try:
                     page = await getattr(self.client, f"list_{part}")(cursor=cursors[-1])
                 except MCPError:
-                    if part == "resource_templates":  # servers with resources need not list templates
+                    if (
+                        part == "resource_templates"
+                    ):  # servers with resources need not list templates
                         break
                     raise
                 items += getattr(page, part)
                 size += len(page.model_dump_json())
                 if len(items) > MAX_ITEMS or size > MAX_LIST_BYTES:
-                    raise ToolError(f"the list has more than {MAX_ITEMS} items or {MAX_LIST_BYTES >> 20} MiB")
+                    raise ToolError(
+                        f"the list has more than {MAX_ITEMS} items or {MAX_LIST_BYTES >> 20} MiB"
+                    )
                 if not page.next_cursor or page.next_cursor in cursors:
                     break
                 cursors.append(page.next_cursor)
         return items
 
     async def set_log_level(self, relay: Relay) -> None:
-        """Set the level on a server before 2026, if a client needs a lower one; newer ones get it with each request."""
+        """Set the level on a server before 2026, if a client needs a lower one; newer ones get it
+        with each request.
+        """
         from mcp_types import SetLevelRequest, SetLevelRequestParams
 
         if self.relays is None or self.is_modern or self.client.server_capabilities.logging is None:
@@ -262,22 +312,30 @@ class Connection(SharedProcess[ConnectionUser]):
             await self._send_legacy(UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri)))
 
     async def _send_legacy(self, request: Any) -> None:
-        """Send a request that protocols of 2026 do not have, and whose method of the SDK is deprecated."""
+        """Send a request that protocols of 2026 do not have, and whose method of the SDK is
+        deprecated.
+        """
         from mcp_types import EmptyResult
 
         await self.client.session.send_request(request, EmptyResult)
 
-    # --- notifications --------------------------------------------------------------------------------------------
+    # --- notifications ----------------------------------------------------------------------------
 
     async def _on_message(self, message: Any) -> None:
-        """Handle a notification. Protocols of 2026 deliver them here too while a subscription is open."""
+        """Handle a notification.
+
+        Protocols of 2026 deliver them here too while a subscription is open.
+        """
         kind = CHANGE_KINDS.get(getattr(message, "method", ""))
         if kind is not None:
             for user in self.users:
                 user.on_change(kind, str(getattr(message.params, "uri", "")))
 
     def _subscribe(self, client: Any) -> asyncio.Event:
-        """Subscribe to list changes. Protocols of 2026 require it; older servers notify all clients."""
+        """Subscribe to list changes.
+
+        Protocols of 2026 require it; older servers notify all clients.
+        """
         kinds = ("tools", "prompts", "resources") if self.relays is not None else ("tools",)
         changes = {}
         for kind in kinds:
@@ -292,13 +350,19 @@ class Connection(SharedProcess[ConnectionUser]):
     def _listen(self, client: Any, name: str, **changes: Any) -> asyncio.Event:
         """Open a subscription; the event is set when it is open, or cannot be opened."""
         subscribed = asyncio.Event()
-        self._subscriptions[name] = asyncio.ensure_future(_keep_subscribed(client, subscribed, changes))
+        self._subscriptions[name] = asyncio.ensure_future(
+            _keep_subscribed(client, subscribed, changes)
+        )
         return subscribed
 
     def _on_received(self, message: Any) -> None:
-        """Do not offer the connection to more applications after the server has asked a client for something."""
+        """Do not offer the connection to more applications after the server has asked a client for
+        something.
+        """
         result = getattr(message, "result", None)
-        is_input_required = isinstance(result, dict) and result.get("resultType") == "input_required"
+        is_input_required = (
+            isinstance(result, dict) and result.get("resultType") == "input_required"
+        )
         if is_input_required or getattr(message, "method", None) in QUESTIONS:
             self.is_offered = False
 
@@ -310,13 +374,15 @@ class Connection(SharedProcess[ConnectionUser]):
             for user in self.users:
                 user.on_lost(self)
 
-    # --- transports -----------------------------------------------------------------------------------------------
+    # --- transports -------------------------------------------------------------------------------
 
     async def _open_streams(self, stack: AsyncExitStack) -> tuple[Any, Any]:
         """Return the streams of messages from and to the server."""
         server = self._server
         if server.url is None:
-            self._process, reader, writer = await stack.enter_async_context(stdio_streams(self._launch))
+            self._process, reader, writer = await stack.enter_async_context(
+                stdio_streams(self._launch)
+            )
             return reader, writer
         from onetool.net.oauth.bearer_auth import BearerAuth
         from onetool.sources.upstream.http_limits import http_client, tls_context
@@ -329,21 +395,29 @@ class Connection(SharedProcess[ConnectionUser]):
 
             return await stack.enter_async_context(
                 sse_client(
-                    server.url, headers, timeout=server.timeout, httpx_client_factory=http_client, auth=self._auth
+                    server.url,
+                    headers,
+                    timeout=server.timeout,
+                    httpx_client_factory=http_client,
+                    auth=self._auth,
                 )
             )
         from mcp.client.streamable_http import streamable_http_client
 
         client = await stack.enter_async_context(http_client(headers, auth=self._auth))
         return await stack.enter_async_context(
-            streamable_http_client(server.url, http_client=client, max_sse_event_size=2 * MAX_UPSTREAM_BYTES)
+            streamable_http_client(
+                server.url, http_client=client, max_sse_event_size=2 * MAX_UPSTREAM_BYTES
+            )
         )
 
 
 class _WatchedStream(WrappedStream):
     """A stream of messages that reports each of them, and its end."""
 
-    def __init__(self, stream: Any, on_received: Callable[[Any], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, stream: Any, on_received: Callable[[Any], None], on_end: Callable[[], None]
+    ) -> None:
         super().__init__(stream)
         self._on_received = on_received
         self._on_end = on_end
@@ -370,7 +444,9 @@ def _limit_items(message: Any) -> Any:
     if not has_too_many_items(getattr(response, "result", None)):
         return message
     reason = f"the message has a list with more than {MAX_ITEMS} items"
-    return SessionMessage(jsonrpc_message_adapter.validate_python(error_response(response.id, reason)))
+    return SessionMessage(
+        jsonrpc_message_adapter.validate_python(error_response(response.id, reason))
+    )
 
 
 async def _accept_result(_name: str, _result: Any) -> None:

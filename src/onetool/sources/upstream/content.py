@@ -27,13 +27,20 @@ def convert_result(result: Any, definition: Definition, store_media: StoreMedia)
     value = result.structured_content
     if value is None:
         if definition.output_schema is not None:
-            raise OutputInvalid(f"{definition.name} returned no structured content, which its output schema requires")
+            raise OutputInvalid(
+                f"{definition.name} returned no structured content, which its output schema"
+                " requires"
+            )
         parts = [convert_block(block, store_media) for block in result.content]
         if len(parts) != 1:
             return parts or None
         value = parts[0]
-        is_unparsed = isinstance(value, str) and _looks_like_json(value) and not has_few_values(value)
-        return RawJson.from_text(value) if is_unparsed else value  # large data is parsed where it is used
+        is_unparsed = (
+            isinstance(value, str) and _looks_like_json(value) and not has_few_values(value)
+        )
+        return (
+            RawJson.from_text(value) if is_unparsed else value
+        )  # large data is parsed where it is used
     if definition.is_wrapped and isinstance(value, dict) and value.keys() == {"result"}:
         value = value["result"]
     media = [] if definition.output_schema is not None else _convert_media(result, store_media)
@@ -41,7 +48,9 @@ def convert_result(result: Any, definition: Definition, store_media: StoreMedia)
 
 
 def find_omitted(result: Any, definition: Definition, store_media: StoreMedia) -> list[Any]:
-    """Return the content that the value does not include, because it does not fit the output schema."""
+    """Return the content that the value does not include, because it does not fit the output
+    schema.
+    """
     if result.structured_content is None or definition.output_schema is None:
         return []
     return _convert_media(result, store_media)
@@ -102,7 +111,12 @@ def _store_media(kind: str, data: str, mime_type: str, store_media: StoreMedia) 
         content = base64.b64decode(data)
     except (binascii.Error, ValueError):
         raise OutputInvalid(f"the server sent {kind} content that is not valid base64") from None
-    return {"type": kind, "mimeType": mime_type, "size": len(content), "media": store_media(content, mime_type)}
+    return {
+        "type": kind,
+        "mimeType": mime_type,
+        "size": len(content),
+        "media": store_media(content, mime_type),
+    }
 
 
 def _parse(text: str) -> Any:

@@ -24,7 +24,15 @@ from onetool_child.json_types import JsonMapping
 VERSION = 1
 FIRST_RETRY_SECONDS = 30.0
 MAX_RETRY_SECONDS = 3600.0
-DAMAGED = (ToolError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
+DAMAGED = (
+    ToolError,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 WRAPPED_KEY = "x-fastmcp-wrap-result"  # marks values that are sent as {"result": value}
 
 
@@ -58,10 +66,15 @@ class Definition:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether results are wrapped. FastMCP marks it; the SDK names the schema after the function."""
+        """Whether results are wrapped.
+
+        FastMCP marks it; the SDK names the schema after the function.
+        """
         schema = self.output_schema or {}
         is_only = schema.get("properties", {}).keys() == {"result"}
-        return bool(schema.get(WRAPPED_KEY)) or (is_only and schema.get("title") == f"{self.name}Output")
+        return bool(schema.get(WRAPPED_KEY)) or (
+            is_only and schema.get("title") == f"{self.name}Output"
+        )
 
 
 Definitions = tuple[Definition, ...]
@@ -76,7 +89,9 @@ class UpstreamSchema(ForeignSchema):
 
 
 def check_schemas(definition: Definition) -> Definition:
-    """Return the definition with `is_sound` and `pattern_problem` set, and without an invalid output schema."""
+    """Return the definition with `is_sound` and `pattern_problem` set, and without an invalid
+    output schema.
+    """
     output = definition.output_schema
     if output is not None and not _is_valid(ForeignSchema.from_json(output)):
         output = None
@@ -104,7 +119,14 @@ def hash_json(data: Any) -> str:
 
 def cache_key(server: Any) -> str:
     """Return the cache key of a server: a hash, because its settings may contain secrets."""
-    facts = [server.command, server.args, dict(server.env), server.cwd, server.url, dict(server.headers)]
+    facts = [
+        server.command,
+        server.args,
+        dict(server.env),
+        server.cwd,
+        server.url,
+        dict(server.headers),
+    ]
     return hash_json(facts)[:32]
 
 
@@ -137,7 +159,11 @@ class Failure:
     @property
     def is_sound(self) -> bool:
         """Whether it can be used after it was read. Raises TypeError if a field has another type."""
-        return self.count > 0 and math.isfinite(self.at) and isinstance(self.reason + self.summary, str)
+        return (
+            self.count > 0
+            and math.isfinite(self.at)
+            and isinstance(self.reason + self.summary, str)
+        )
 
     def wait_seconds(self, now: float) -> float:
         """Return the seconds until the next attempt; a clock that was set back does not block it."""
@@ -150,7 +176,10 @@ NEVER_FAILED = Failure("", 0, -math.inf, summary="not started yet")
 
 
 class ToolLists:
-    """A cache of the tools of upstream servers, and of failures to list them. Errors of the storage are ignored."""
+    """A cache of the tools of upstream servers, and of failures to list them.
+
+    Errors of the storage are ignored.
+    """
 
     def __init__(
         self,
@@ -187,11 +216,15 @@ class ToolLists:
                 return failure
         return None
 
-    def put_failure(self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False) -> Failure:
+    def put_failure(
+        self, key: str, reason: str, summary: str = "", *, is_interrupted: bool = False
+    ) -> Failure:
         """Record one more failed attempt and return it."""
         summary = self._redact(summary or reason)
         reason = self._redact(reason)
-        failure = Failure.after(self.get_failure(key), reason, summary, self.clock(), is_interrupted=is_interrupted)
+        failure = Failure.after(
+            self.get_failure(key), reason, summary, self.clock(), is_interrupted=is_interrupted
+        )
         with suppress(ToolError):
             self._failures.update(key, lambda _: asdict(failure))
         return failure

@@ -26,7 +26,9 @@ def tls_context() -> ssl.SSLContext:
 
 
 def http_client(
-    headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
+    headers: dict[str, str] | None = None,
+    timeout: httpx2.Timeout | None = None,
+    auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
     """Return a client for the SDK with limited responses. Blocks as `tls_context` does."""
     silence_http_libraries()
@@ -70,10 +72,14 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _CompressedBody(_Body):
-    """A compressed response, which is rejected when it is read: an error of the request would end the connection."""
+    """A compressed response, which is rejected when it is read: an error of the request would end
+    the connection.
+    """
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        raise httpx2.StreamError("the server sent a compressed response despite Accept-Encoding: identity")
+        raise httpx2.StreamError(
+            "the server sent a compressed response despite Accept-Encoding: identity"
+        )
 
 
 class _EventStream(_Body):
@@ -117,6 +123,8 @@ class _EventSplitter:
 def _admit_event(event: bytes, problem: str | None) -> bytes:
     if event.count(b"\n") > MAX_EVENT_LINES:
         raise TooLarge(f"the server sent an event with more than {MAX_EVENT_LINES} lines")
-    data = b"\n".join(line[len(b"data:") :] for line in event.split(b"\n") if line.startswith(b"data:"))
+    data = b"\n".join(
+        line[len(b"data:") :] for line in event.split(b"\n") if line.startswith(b"data:")
+    )
     admitted = admit(data, problem)
     return (event if admitted is data else b"data: " + admitted) + b"\n\n"

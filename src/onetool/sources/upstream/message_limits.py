@@ -1,7 +1,8 @@
 """Limits of messages from upstream servers, checked before the SDK parses them.
 
-Parsing and validation block the event loop for a time that depends on the number of values. A message over a limit is
-replaced by an error response to the same request: one call fails, and the connection survives.
+Parsing and validation block the event loop for a time that depends on the number of values. A
+message over a limit is replaced by an error response to the same request: one call fails, and the
+connection survives.
 """
 
 import json
@@ -20,7 +21,8 @@ METHOD = b'"method"'  # in requests and notifications, not in responses
 def admit(message: bytes, problem: str | None) -> bytes:
     """Return the message, or an error response in its place; nothing if it is not a response.
 
-    `problem` is a problem that is already known. Raise TooLarge if the id of the request is unknown.
+    `problem` is a problem that is already known. Raise TooLarge if the id of the request is
+    unknown.
     """
     if problem is None and not has_few_values(message):
         problem = f"the message has more than {MAX_VALUES} values"

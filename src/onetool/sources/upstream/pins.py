@@ -1,7 +1,9 @@
-"""Pins: the accepted tool definitions of each upstream server, and how the current ones differ from them.
+"""Pins: the accepted tool definitions of each upstream server, and how the current ones differ from
+them.
 
-A model reads a description as if it were an instruction, so a changed description can steer it. Changes are reported;
-with `pin: strict` a new or changed tool is rejected until a person accepts it.
+A model reads a description as if it were an instruction, so a changed description can steer it.
+Changes are reported; with `pin: strict` a new or changed tool is rejected until a person accepts
+it.
 """
 
 import difflib
@@ -17,7 +19,9 @@ from onetool.state.storage import Pinned
 from onetool.util.text import count_common, pluralize
 from onetool_child.json_types import JsonMapping
 
-ACCEPTED = "hints_accepted"  # key in a pin: the origin of the annotations, if a person has accepted them
+ACCEPTED = (  # key in a pin: the origin of the annotations, if a person has accepted them
+    "hints_accepted"
+)
 MAX_DIFF_LINES = 40
 MAX_COMPARED_LINES = 500
 
@@ -29,10 +33,13 @@ class Differences(NamedTuple):
     new: dict[str, str]
 
 
-def compare(pins: Documents, server: str, definitions: Iterable[Definition], *, is_strict: bool = False) -> Differences:
+def compare(
+    pins: Documents, server: str, definitions: Iterable[Definition], *, is_strict: bool = False
+) -> Differences:
     """Compare definitions with the pins. The first list of a server is pinned as it is.
 
-    Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person accepts them.
+    Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person
+    accepts them.
     """
 
     def add(stored: Pinned | None) -> Pinned:
@@ -82,7 +89,9 @@ def accept(
 
 
 def list_claims(pinned: Pinned, definitions: Iterable[Definition], origin: str) -> dict[str, str]:
-    """Return the claims of annotations that would lower effects, and that no person has accepted, by tool."""
+    """Return the claims of annotations that would lower effects, and that no person has accepted,
+    by tool.
+    """
     claims = {
         definition.name: describe_claims(definition.annotations)
         for definition in definitions
@@ -100,7 +109,8 @@ def _describe_difference(before: JsonMapping, after: JsonMapping) -> str:
     old = _to_lines(before)
     new = _to_lines(after)
     start = max(0, count_common(old, new) - 1)
-    # The common end is left out too, because difflib takes quadratic time, and a server chooses the lines.
+    # The common end is left out too, because difflib takes quadratic time, and a server chooses the
+    # lines.
     common_end = max(0, count_common(old[:start:-1], new[:start:-1]) - 1)
     old = old[start : len(old) - common_end][:MAX_COMPARED_LINES]
     new = new[start : len(new) - common_end][:MAX_COMPARED_LINES]

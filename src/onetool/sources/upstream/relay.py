@@ -1,7 +1,9 @@
-"""Relay requests, progress and logs of an upstream server to the client of a call, for published tools.
+"""Relay requests, progress and logs of an upstream server to the client of a call, for published
+tools.
 
-A transport puts a `Relay` into the context of its call. A server of protocol 2026 returns a request as its result; an
-older one sends it during a call without naming the call, so it is relayed when only one client can be meant.
+A transport puts a `Relay` into the context of its call. A server of protocol 2026 returns a request
+as its result; an older one sends it during a call without naming the call, so it is relayed when
+only one client can be meant.
 """
 
 import asyncio
@@ -21,7 +23,9 @@ DECLARED_KEY = "onetool/clientCapabilities"  # internal key of requests; removed
 MAX_ROUNDS = 20
 PAUSE_SECONDS = 0.1  # before a request without questions is repeated
 MAX_DELAY_SECONDS = 10.0  # that the question of one client may delay the calls of others
-MAX_CALL_SECONDS = 24 * 3600.0  # for the SDK, whose timeout cannot be paused; ours pauses while a person answers
+MAX_CALL_SECONDS = (
+    24 * 3600.0
+)  # for the SDK, whose timeout cannot be paused; ours pauses while a person answers
 LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Ask = Callable[[Any], Awaitable[Any]]  # request of a server -> response of the client or ErrorData
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -37,7 +41,10 @@ async def _ignore(_params: Any) -> None:
 
 @dataclass(slots=True, eq=False)
 class Relay:
-    """The client of one call, by default none. `result` and `error` are the response of the server, unchanged."""
+    """The client of one call, by default none.
+
+    `result` and `error` are the response of the server, unchanged.
+    """
 
     client: object = None  # the same for all calls of one client
     ask: Ask = _refuse
@@ -65,7 +72,10 @@ class Relay:
         return {DECLARED_KEY: dict(self.capabilities), **level}
 
     async def exchange(self, send: Callable[..., Awaitable[Any]], seconds: float) -> Any:
-        """Send the request and answer questions until there is a result. Waiting for a person does not time out."""
+        """Send the request and answer questions until there is a result.
+
+        Waiting for a person does not time out.
+        """
         try:
             async with asyncio.timeout(seconds) as self._clock:
                 self._seconds = seconds
@@ -83,10 +93,14 @@ class Relay:
                 raise ToolError(f"the server requested input more than {MAX_ROUNDS} times")
             rounds += 1
             requests = result.input_requests or {}
-            responses = {key: await self._ask_or_raise(request) for key, request in requests.items()}
+            responses = {
+                key: await self._ask_or_raise(request) for key, request in requests.items()
+            }
             if not responses:
                 await asyncio.sleep(PAUSE_SECONDS)
-            result = await send(input_responses=responses or None, request_state=result.request_state)
+            result = await send(
+                input_responses=responses or None, request_state=result.request_state
+            )
         return result
 
     async def _ask_or_raise(self, request: Any) -> Any:
@@ -99,7 +113,9 @@ class Relay:
         return response
 
     async def ask_client(self, request: Any) -> Any:
-        """Return the response of the client or ErrorData, also if the question was interrupted for other clients."""
+        """Return the response of the client or ErrorData, also if the question was interrupted for
+        other clients.
+        """
         self._set_clock(None)
         question = asyncio.ensure_future(self.ask(request))
         self._questions.add(question)
@@ -121,7 +137,9 @@ class Relay:
         for question in self._questions:
             question.cancel()
 
-    async def report_progress(self, progress: float, total: float | None, message: str | None) -> None:
+    async def report_progress(
+        self, progress: float, total: float | None, message: str | None
+    ) -> None:
         """Pass progress to the client and restart the timeout."""
         self._restart_timeout()
         if self.progress is not None:
@@ -148,8 +166,9 @@ def is_question(result: Any) -> bool:
 class Relays:
     """The calls in flight on one connection.
 
-    A question that could belong to several clients waits until only one is left. After that has happened once, clients
-    take turns, so that it does not happen again. A client that does not answer delays others for a short time only.
+    A question that could belong to several clients waits until only one is left. After that has
+    happened once, clients take turns, so that it does not happen again. A client that does not
+    answer delays others for a short time only.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -195,23 +214,36 @@ class Relays:
         self._changed = asyncio.Event()
 
     def choose_level(self, relay: Relay) -> str | None:
-        """Return the log level to set on a server before 2026, the lowest that any client wants, or None."""
+        """Return the log level to set on a server before 2026, the lowest that any client wants, or
+        None.
+        """
         level = relay.log_level
-        if level is None or (self._level is not None and LEVELS.index(self._level) <= LEVELS.index(level)):
+        if level is None or (
+            self._level is not None and LEVELS.index(self._level) <= LEVELS.index(level)
+        ):
             return None
         self._level = level
         return level
 
     @property
     def callbacks(self) -> JsonObject:
-        """The callbacks of the SDK client. Where possible, each request declares the capabilities of its client."""
+        """The callbacks of the SDK client.
+
+        Where possible, each request declares the capabilities of its client.
+        """
         import mcp_types as mcp
 
-        sampling = mcp.SamplingCapability(context=mcp.SamplingContextCapability(), tools=mcp.SamplingToolsCapability())
+        sampling = mcp.SamplingCapability(
+            context=mcp.SamplingContextCapability(), tools=mcp.SamplingToolsCapability()
+        )
         return {
-            "sampling_callback": lambda _context, params: self._relay_request(mcp.CreateMessageRequest(params=params)),
+            "sampling_callback": lambda _context, params: self._relay_request(
+                mcp.CreateMessageRequest(params=params)
+            ),
             "sampling_capabilities": sampling,
-            "elicitation_callback": lambda _context, params: self._relay_request(mcp.ElicitRequest(params=params)),
+            "elicitation_callback": lambda _context, params: self._relay_request(
+                mcp.ElicitRequest(params=params)
+            ),
             "list_roots_callback": lambda _context: self._relay_request(mcp.ListRootsRequest()),
             "logging_callback": self._relay_log,
         }
@@ -230,17 +262,24 @@ class Relays:
         return await (relay or Relay()).ask_client(request)
 
     def _only_client(self) -> Relay | None:
-        """Return a call if all calls in flight are of one client, else None: no other client may see a question."""
+        """Return a call if all calls in flight are of one client, else None: no other client may
+        see a question.
+        """
         return self._in_flight[-1] if len(self._clients) == 1 else None
 
     async def _wait_for_client(self) -> Relay | None:
-        """Wait until only one client is left. Return None if that cannot happen, because all calls wait for answers."""
+        """Wait until only one client is left.
+
+        Return None if that cannot happen, because all calls wait for answers.
+        """
         self._take_turns = True
         self._waiting += 1
         self._change()
         try:
             async with asyncio.timeout(self._seconds):
-                while (relay := self._only_client()) is None and self._waiting < len(self._in_flight):
+                while (relay := self._only_client()) is None and self._waiting < len(
+                    self._in_flight
+                ):
                     await self._changed.wait()
         except TimeoutError:
             return None
@@ -273,7 +312,8 @@ class WrappedStream:
 
 
 class DeclaringStream(WrappedStream):
-    """A stream of messages to a server, in which each request declares the capabilities of its client.
+    """A stream of messages to a server, in which each request declares the capabilities of its
+    client.
 
     A server before 2026 gets them once per connection, without roots: these differ between clients.
     """

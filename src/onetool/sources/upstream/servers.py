@@ -1,6 +1,7 @@
 """The source of upstream tools: all configured servers, their states, and changes of their tools.
 
-Listing tools never waits long for a server: servers without a cached list are listed in the background.
+Listing tools never waits long for a server: servers without a cached list are listed in the
+background.
 """
 
 import asyncio
@@ -19,7 +20,12 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.processes.process import Variables
 from onetool.settings.load import Loaded
-from onetool.sources.upstream.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, check_tools, list_problems
+from onetool.sources.upstream.checked_tools import (
+    REQUIRED_PERMISSIONS,
+    CheckedTools,
+    check_tools,
+    list_problems,
+)
 from onetool.sources.upstream.connection import load_sdk
 from onetool.sources.upstream.definitions import Definitions, ToolLists, digest
 from onetool.sources.upstream.pins import accept
@@ -56,7 +62,10 @@ class Unlisted(NamedTuple):
 
 
 class Servers(HeldTools):
-    """The upstream servers. None has the name of another pack: rights to that pack would cover its tools."""
+    """The upstream servers.
+
+    None has the name of another pack: rights to that pack would cover its tools.
+    """
 
     kind = "proxy"
 
@@ -105,7 +114,9 @@ class Servers(HeldTools):
                 )
 
     def mark_unpinned(self) -> None:
-        """Compare all servers with their pins before the next call: a person may have accepted changes elsewhere."""
+        """Compare all servers with their pins before the next call: a person may have accepted
+        changes elsewhere.
+        """
         self._unpinned = set(self._upstreams)
 
     async def _compare_again(self) -> None:
@@ -114,9 +125,11 @@ class Servers(HeldTools):
         await asyncio.gather(*(self._upstreams[name].main.reinstall() for name in unpinned))
 
     async def close(self) -> None:
-        await asyncio.gather(*(upstream.close() for upstream in self._upstreams.values()), self._retired.wait())
+        await asyncio.gather(
+            *(upstream.close() for upstream in self._upstreams.values()), self._retired.wait()
+        )
 
-    # --- listing ------------------------------------------------------------------------------------------------------
+    # --- listing ----------------------------------------------------------------------------------
 
     @property
     def names(self) -> Sequence[str]:
@@ -130,17 +143,20 @@ class Servers(HeldTools):
 
     @property
     def _unlisted(self) -> list[UpstreamSession]:
-        return [session for session in self._sessions if session.server.enabled and not session.is_known]
+        return [
+            session for session in self._sessions if session.server.enabled and not session.is_known
+        ]
 
     @property
     def connected_names(self) -> list[str]:
         return sorted(session.name for session in self._sessions if session.state == "connected")
 
     async def refresh(self, pack_names: Collection[str] | None = None, /) -> None:
-        """Load the cached tools of all servers; `pack_names` are the packs that are needed, None for all.
+        """Load the cached tools of all servers; `pack_names` are the packs that are needed, None
+        for all.
 
-        A server that is needed by name is connected and awaited. Otherwise servers without a cached list are listed in
-        the background, with a short wait for all of them together.
+        A server that is needed by name is connected and awaited. Otherwise servers without a cached
+        list are listed in the background, with a short wait for all of them together.
         """
         conflicts = self._find_conflicts()
         self._unpinned |= (conflicts ^ self._conflicts) & self._upstreams.keys()
@@ -185,13 +201,19 @@ class Servers(HeldTools):
     def list_unlisted(self, context: ToolContext) -> list[Unlisted]:
         """Return the enabled servers that the agent may use and whose tools are not known."""
         return [
-            Unlisted(session.name, session.state, clean(" ".join(session.why_unlisted.split()), MAX_REASON_CHARS))
+            Unlisted(
+                session.name,
+                session.state,
+                clean(" ".join(session.why_unlisted.split()), MAX_REASON_CHARS),
+            )
             for session in self._unlisted
             if context.admits_pack(session.name)
         ]
 
     def note_unlisted(self, context: ToolContext) -> str:
-        """Return a sentence that names the servers whose tools are missing; empty if nothing is missing."""
+        """Return a sentence that names the servers whose tools are missing; empty if nothing is
+        missing.
+        """
         missing = self.list_unlisted(context)
         if not missing:
             return ""
@@ -199,13 +221,18 @@ class Servers(HeldTools):
         if len(missing) > MAX_LISTED_SERVERS:
             listed.append(f"and {len(missing) - MAX_LISTED_SERVERS} more")
         servers = pluralize(len(missing), "server")
-        return f"{servers} not listed yet: {', '.join(listed)}. `onetool doctor` starts and lists all servers."
+        return (
+            f"{servers} not listed yet: {', '.join(listed)}. `onetool doctor` starts and lists all"
+            " servers."
+        )
 
     def problems(self) -> Mapping[str, Problem]:
         """Return why servers have no tools: each is either a pack or in here."""
         usable = (session for session in self._sessions if session.name not in self._conflicts)
         named = {python_name(session.name): session for session in usable}
-        return {pack: session.problem for pack, session in named.items() if pack not in self.pack_names}
+        return {
+            pack: session.problem for pack, session in named.items() if pack not in self.pack_names
+        }
 
     async def states(self) -> dict[str, str]:
         await asyncio.gather(*(session.check_alive() for session in self._sessions))
@@ -216,7 +243,9 @@ class Servers(HeldTools):
         """Problems of tool definitions: changed, not accepted or invalid."""
         upstreams = self._upstreams.values()
         problems = [problem for upstream in upstreams for problem in list_problems(upstream)]
-        errors = [upstream.tools.problem for upstream in upstreams if upstream.tools.problem is not None]
+        errors = [
+            upstream.tools.problem for upstream in upstreams if upstream.tools.problem is not None
+        ]
         return [*problems, *dict.fromkeys(map(Problem.of, errors))]
 
     def upstream(self, name: str) -> Upstream:
@@ -233,7 +262,8 @@ class Servers(HeldTools):
         return upstream
 
     async def accept(self, name: str, seen: str, *, accepts_hints: bool) -> dict[str, str]:
-        """Pin the definitions with the digest that a person has seen; return the differences by tool.
+        """Pin the definitions with the digest that a person has seen; return the differences by
+        tool.
 
         Raise DefinitionsChanged if the server has other definitions now.
         """
@@ -241,20 +271,27 @@ class Servers(HeldTools):
         tools = upstream.tools
         if digest(tools.definitions) != seen:
             hint = f"review them again: `onetool servers accept {name}`, or the admin UI"
-            raise DefinitionsChanged(f"the tools of {name} have changed since they were shown", hint=hint)
+            raise DefinitionsChanged(
+                f"the tools of {name} have changed since they were shown", hint=hint
+            )
         hints = tools.claims if accepts_hints else {}
         await run_in_thread(accept, self._pins, name, tools.definitions, upstream.origin, hints)
         await upstream.main.reinstall()
         return {**tools.differences.changed, **tools.differences.new}
 
-    # --- tools --------------------------------------------------------------------------------------------------------
+    # --- tools ------------------------------------------------------------------------------------
 
     async def _install(self, session: UpstreamSession, definitions: Definitions) -> None:
-        """Create the tools. Those of the main session replace the old ones without yielding to the event loop."""
+        """Create the tools.
+
+        Those of the main session replace the old ones without yielding to the event loop.
+        """
         upstream = session.upstream
         tools = CheckedTools(definitions)
         if upstream.name not in self._conflicts:
-            tools = await run_in_thread(check_tools, upstream, definitions, self._pins, self._compare_again)
+            tools = await run_in_thread(
+                check_tools, upstream, definitions, self._pins, self._compare_again
+            )
         if session is upstream.main:
             if self._upstreams.get(upstream.name) is not upstream:
                 return  # the settings have changed meanwhile
@@ -266,11 +303,17 @@ class Servers(HeldTools):
         session.is_known = True
 
     def _configure(self, tool: Tool) -> Tool:
-        """Apply the settings of the server. Effects in the settings imply permissions instead of those of hints."""
+        """Apply the settings of the server.
+
+        Effects in the settings imply permissions instead of those of hints.
+        """
         configured = apply_settings(tool, self._packs.get(tool.pack))
         if configured.effects is tool.effects:
             return configured
-        return replace(configured, permissions=REQUIRED_PERMISSIONS | get_implied_permissions(configured.effects))
+        return replace(
+            configured,
+            permissions=REQUIRED_PERMISSIONS | get_implied_permissions(configured.effects),
+        )
 
     def _forget(self, upstream: Upstream) -> None:
         del self._upstreams[upstream.name]

@@ -1,7 +1,8 @@
-"""The session of an upstream server with one sign-in: connect on demand, list the tools, disconnect when idle.
+"""The session of an upstream server with one sign-in: connect on demand, list the tools, disconnect
+when idle.
 
-`Supervised` starts the connection once for all callers, delays attempts after a failure and reconnects after a loss.
-The tools are listed after each connect, before anything is called.
+`Supervised` starts the connection once for all callers, delays attempts after a failure and
+reconnects after a loss. The tools are listed after each connect, before anything is called.
 """
 
 import asyncio
@@ -21,7 +22,12 @@ from onetool.processes.shared import CallInterrupted
 from onetool.processes.supervised import Supervised
 from onetool.sources.upstream.checked_tools import CheckedTools
 from onetool.sources.upstream.connection import Connection, describe_error, innermost
-from onetool.sources.upstream.definitions import NEVER_FAILED, Definition, Definitions, check_schemas
+from onetool.sources.upstream.definitions import (
+    NEVER_FAILED,
+    Definition,
+    Definitions,
+    check_schemas,
+)
 from onetool.util.background_tasks import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
 
@@ -35,10 +41,12 @@ ALIVE_SECONDS = 5.0  # for a server to respond to anything after a call timed ou
 
 
 class UpstreamSession:
-    """A session: disabled, idle, discovering, connected, disconnected after a failure, or waiting for a sign-in.
+    """A session: disabled, idle, discovering, connected, disconnected after a failure, or waiting
+    for a sign-in.
 
-    It is one user of its connection, which other applications may use too. `tools` are those of the last list, from the
-    server or the cache; until there is one (`is_known`), they may be those of another session.
+    It is one user of its connection, which other applications may use too. `tools` are those of the
+    last list, from the server or the cache; until there is one (`is_known`), they may be those of
+    another session.
     """
 
     def __init__(self, upstream: "Upstream", source: "TokenSource | None") -> None:
@@ -47,21 +55,28 @@ class UpstreamSession:
         self.server = upstream.server
         self.source = source  # of the token of its requests
         self.tools = CheckedTools()
-        self.raw_tools: Mapping[str, Any] = {}  # of a published server, as the SDK returned them, by name
+        self.raw_tools: Mapping[
+            str, Any
+        ] = {}  # of a published server, as the SDK returned them, by name
         self.is_known = False
         self.last_failure = NEVER_FAILED  # to list the tools, in any process
         self.listing: asyncio.Future[None] | None = None  # in the background, while it runs
         self.watched: Counter[str] = Counter()  # number of subscribers by URI
-        self.idle_seconds = 0.0  # without requests, until it disconnects; more once it is used for more than listing
-        self._supervised = Supervised(upstream.name, self._open, self._disconnect, self._get_idle_timeout)
+        # without requests, until it disconnects; more once it is used for more than listing
+        self.idle_seconds = 0.0
+        self._supervised = Supervised(
+            upstream.name, self._open, self._disconnect, self._get_idle_timeout
+        )
         self._log = partial(upstream.services.log, "proxy.connect", server=upstream.name)
         self._tasks = BackgroundTasks(lambda error: self._log(status="error", text=str(error)))
         self._listing_lock = asyncio.Lock()
         self._installing_lock = asyncio.Lock()
-        self._is_outdated = False  # whether the server has announced changes since the last listing began
+        self._is_outdated = (
+            False  # whether the server has announced changes since the last listing began
+        )
         self._last_connection: Connection | None = None  # also after it was closed, for its output
 
-    # --- state ----------------------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------
 
     @property
     def state(self) -> str:
@@ -77,7 +92,9 @@ class UpstreamSession:
 
     @property
     def failure(self) -> str:
-        """The reason why the last attempt to connect failed, in this process or another one; empty if it did not."""
+        """The reason why the last attempt to connect failed, in this process or another one; empty
+        if it did not.
+        """
         if self._supervised.failure is not None:
             return self._supervised.failure.message
         return "" if self.last_failure.is_interrupted else self.last_failure.reason
@@ -91,12 +108,18 @@ class UpstreamSession:
             return Problem(failure.message, failure.hint, code=code)
         if not self.server.enabled:
             return Problem(self.failure or self._disabled_message, code=DISABLED)
-        waiting = f"{self.name} has no tools" if self.is_known else "it has not responded yet; retry in a moment"
+        waiting = (
+            f"{self.name} has no tools"
+            if self.is_known
+            else "it has not responded yet; retry in a moment"
+        )
         return Problem(self.failure or waiting)
 
     @property
     def _disabled_message(self) -> str:
-        return f"{self.name} is disabled; set servers.{self.name}.enabled in onetool.yaml to enable it"
+        return (
+            f"{self.name} is disabled; set servers.{self.name}.enabled in onetool.yaml to enable it"
+        )
 
     @property
     def why_unlisted(self) -> str:
@@ -108,7 +131,10 @@ class UpstreamSession:
         if isinstance(self._supervised.failure, SignInRequired):
             return f"not signed in: {self._supervised.failure.fields['command']}"
         prefix = "failed: " if self.failure else ""
-        return f"{prefix}{self.last_failure.summary}; next attempt in {self._get_listing_delay():.0f} s"
+        return (
+            f"{prefix}{self.last_failure.summary}; next attempt in"
+            f" {self._get_listing_delay():.0f} s"
+        )
 
     @property
     def output(self) -> str:
@@ -126,7 +152,9 @@ class UpstreamSession:
         """
         if self.is_known or self.listing is not None or not (self.server.enabled and self.may_try):
             return False
-        return (keeps_running and self.last_failure.is_interrupted) or self._get_listing_delay() == 0
+        return (
+            keeps_running and self.last_failure.is_interrupted
+        ) or self._get_listing_delay() == 0
 
     def _get_listing_delay(self) -> float:
         """Return the seconds until the next attempt to list the server."""
@@ -138,9 +166,11 @@ class UpstreamSession:
         if connection is not None and not await connection.is_reachable():
             connection.give_up(self)
 
-    # --- connecting -------------------------------------------------------------------------------------------------
+    # --- connecting -------------------------------------------------------------------------------
 
-    async def connect(self, progress: Callable[[str], None] | None = None, *, only_list: bool = False) -> Connection:
+    async def connect(
+        self, progress: Callable[[str], None] | None = None, *, only_list: bool = False
+    ) -> Connection:
         """Return the live connection; connect if there is none, once for all callers.
 
         With `only_list` the server is stopped as soon as it has listed its tools.
@@ -201,14 +231,20 @@ class UpstreamSession:
             await self._list_tools(connection)
         except ToolError as error:
             self._log(status="error", text=error.message)
-            if not isinstance(error, SignInRequired):  # a sign-in ends it at once, also in other processes
-                await self._record_failure(error.message, str(error.fields.get("summary") or error.message))
+            if not isinstance(
+                error, SignInRequired
+            ):  # a sign-in ends it at once, also in other processes
+                await self._record_failure(
+                    error.message, str(error.fields.get("summary") or error.message)
+                )
             self._tasks.start(connection.release(self, at_once=True))
             raise
         except asyncio.CancelledError:
             seconds = time.monotonic() - began
             if seconds >= MIN_RESPONSE_SECONDS:
-                await self._record_failure(f"no response within {seconds:.1f} s", is_interrupted=True)
+                await self._record_failure(
+                    f"no response within {seconds:.1f} s", is_interrupted=True
+                )
             await connection.release(self, at_once=True)
             raise
         self._log(status="ok", duration_ms=round((time.monotonic() - began) * 1000, 3))
@@ -217,13 +253,15 @@ class UpstreamSession:
             self._tasks.start(self._restore_watches(connection))
         return connection
 
-    async def _record_failure(self, reason: str, summary: str = "", *, is_interrupted: bool = False) -> None:
+    async def _record_failure(
+        self, reason: str, summary: str = "", *, is_interrupted: bool = False
+    ) -> None:
         if not self.is_known:
             put = self.upstream.lists.put_failure
             record = partial(put, self.upstream.key, reason, summary, is_interrupted=is_interrupted)
             self.last_failure = await run_in_thread(record)
 
-    # --- disconnecting ----------------------------------------------------------------------------------------------
+    # --- disconnecting ----------------------------------------------------------------------------
 
     def _get_idle_timeout(self, connection: Connection) -> float | None:
         is_used = connection.users.is_calling(self) or self.watched
@@ -236,7 +274,11 @@ class UpstreamSession:
     def disconnect_unrelayed(self) -> None:
         """Disconnect if the connection cannot relay requests of the server to clients."""
         connection = self._supervised.live
-        if connection is not None and connection.relays is None and not connection.users.is_calling(self):
+        if (
+            connection is not None
+            and connection.relays is None
+            and not connection.users.is_calling(self)
+        ):
             self._supervised.release()
             self._tasks.start(connection.release(self))
 
@@ -272,11 +314,14 @@ class UpstreamSession:
         await self.stop()
         await self._tasks.wait()
 
-    # --- requests -----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def request(self, subject: str, connection: Connection) -> AsyncIterator[None]:
-        """Send a request in this block. Whatever the SDK and its transports raise becomes a ToolError."""
+        """Send a request in this block.
+
+        Whatever the SDK and its transports raise becomes a ToolError.
+        """
         try:
             with collect_failures() as failures:
                 async with connection.users.track(self):
@@ -288,7 +333,9 @@ class UpstreamSession:
         finally:
             self._supervised.last_use = asyncio.get_running_loop().time()
 
-    async def _make_request_error(self, subject: str, error: BaseException, connection: Connection) -> ToolError:
+    async def _make_request_error(
+        self, subject: str, error: BaseException, connection: Connection
+    ) -> ToolError:
         """Return the error for a failed request. Errors that tools report are not handled here."""
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -300,12 +347,19 @@ class UpstreamSession:
             return NetworkError(f"{message}. The next call reconnects.")
         if code == REQUEST_TIMEOUT or isinstance(error, TimeoutError):
             if connection.checking is None or connection.checking.done():
-                connection.checking = self._tasks.start(self._disconnect_if_stuck(connection, subject))
-            return ToolTimeout(f"{subject} timed out after {self.server.timeout:g} s and was cancelled")
+                connection.checking = self._tasks.start(
+                    self._disconnect_if_stuck(connection, subject)
+                )
+            return ToolTimeout(
+                f"{subject} timed out after {self.server.timeout:g} s and was cancelled"
+            )
         return ToolError(f"{subject}: {describe_error(error)}")
 
     async def _disconnect_if_stuck(self, connection: Connection, subject: str) -> None:
-        """Close the connection if the server does not respond at all. The next call waits for this, and restarts it."""
+        """Close the connection if the server does not respond at all.
+
+        The next call waits for this, and restarts it.
+        """
         try:
             async with asyncio.timeout(min(ALIVE_SECONDS, self.server.timeout)):
                 await connection.client.list_tools()
@@ -315,14 +369,15 @@ class UpstreamSession:
                 connection.give_up(self)
                 self._tasks.start(connection.release(self))
 
-    # --- tools --------------------------------------------------------------------------------------------------------
+    # --- tools ------------------------------------------------------------------------------------
 
     def get_definition(self, tool: str) -> Definition:
         if tool in self.tools.rejected:
             raise PermissionDenied(self.tools.rejected[tool], tool=tool)
         if tool not in self.tools.offered:
             raise ToolError(
-                f"{self.name} no longer has the tool {tool}", hint=f"ot.tools(pattern='{self.name}.') lists its tools"
+                f"{self.name} no longer has the tool {tool}",
+                hint=f"ot.tools(pattern='{self.name}.') lists its tools",
             )
         return self.tools.offered[tool]
 
@@ -363,7 +418,9 @@ class UpstreamSession:
                 raise await connection.build_error(ToolError, message, self) from None
             await self._install(await run_in_thread(self._cache_definitions, tools))
             # Not earlier: a definition is published only after it was compared with its pin.
-            self.raw_tools = {tool.name: tool for tool in tools} if self.upstream.is_published else {}
+            self.raw_tools = (
+                {tool.name: tool for tool in tools} if self.upstream.is_published else {}
+            )
 
     def _cache_definitions(self, tools: list[Any]) -> Definitions:
         definitions = tuple(check_schemas(Definition.from_sdk(tool)) for tool in tools)
@@ -387,7 +444,7 @@ class UpstreamSession:
             if self.is_known:
                 await self.upstream.install(self, self.tools.definitions)
 
-    # --- changes and subscriptions --------------------------------------------------------------------------------
+    # --- changes and subscriptions ----------------------------------------------------------------
 
     def on_change(self, kind: str, uri: str) -> None:
         """Handle a change. Changed tools are listed first, then reported."""

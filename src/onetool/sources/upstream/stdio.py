@@ -13,7 +13,12 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.processes.collector import Collector
 from onetool.processes.pace import Pace
 from onetool.processes.process import GUARD, Process
-from onetool.sources.upstream.message_limits import MAX_UPSTREAM_BYTES, MIN_CHARGED_BYTES, admit, reject
+from onetool.sources.upstream.message_limits import (
+    MAX_UPSTREAM_BYTES,
+    MIN_CHARGED_BYTES,
+    admit,
+    reject,
+)
 from onetool.sources.upstream.server_launch import ServerLaunch
 from onetool_child.messages import TooLarge, parse_without_gc
 
@@ -81,7 +86,10 @@ async def stdio_streams(
     )
     to_session, incoming = anyio.create_memory_object_stream[Any](0)
     outgoing, from_session = anyio.create_memory_object_stream[Any](0)
-    tasks = [asyncio.ensure_future(_read(pipes, to_session)), asyncio.ensure_future(_write(pipes, from_session))]
+    tasks = [
+        asyncio.ensure_future(_read(pipes, to_session)),
+        asyncio.ensure_future(_write(pipes, from_session)),
+    ]
     try:
         yield process, incoming, outgoing
     finally:
@@ -122,12 +130,17 @@ async def _read_messages(pipes: _Pipes, to_session: MemoryObjectSendStream[Any])
 
 
 def _parse(line: bytes) -> Any:
-    """Parse a message. For an invalid line, return an error response to its request, or an error the SDK ignores."""
+    """Parse a message.
+
+    For an invalid line, return an error response to its request, or an error the SDK ignores.
+    """
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
     try:
-        return SessionMessage(jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False))
+        return SessionMessage(
+            jsonrpc_message_adapter.validate_json(line.decode("utf-8", "replace"), by_name=False)
+        )
     except ValueError as error:
         try:
             response = reject(line, "the server sent a message that is not valid JSON-RPC")
@@ -139,4 +152,6 @@ def _parse(line: bytes) -> Any:
 async def _write(pipes: _Pipes, from_session: MemoryObjectReceiveStream[Any]) -> None:
     async with from_session:
         async for message in from_session:
-            await pipes.send(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await pipes.send(
+                message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+            )

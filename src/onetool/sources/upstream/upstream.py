@@ -1,7 +1,7 @@
 """One upstream server: the backend of its tools, and its resources and prompts.
 
-A server has a session for each sign-in that calls it. `Upstream` decides which session a call uses, what the agent may
-use, and how requests and results are passed on; the session connects.
+A server has a session for each sign-in that calls it. `Upstream` decides which session a call uses,
+what the agent may use, and how requests and results are passed on; the session connects.
 """
 
 import asyncio
@@ -49,15 +49,17 @@ from onetool_child.json_types import JsonMapping, JsonObject
 AMBIGUOUS_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\\]|(?:^|[/?#;:])\.{1,2}(?:$|[/?#;:])")
 MAX_DECODINGS = 3
 META_KEY = "_meta"  # of ToolContext.metadata: the metadata of the client's request
-OnChange = Callable[[str, str], None]  # kind (tools, prompts, resources or resource), and the URI of a resource
+OnChange = Callable[
+    [str, str], None
+]  # kind (tools, prompts, resources or resource), and the URI of a resource
 Install = Callable[[UpstreamSession, Definitions], Awaitable[None]]
 
 
 class UpstreamServices(NamedTuple):
     """The services of the application for its upstream servers.
 
-    `apply_disabled` returns a tool, disabled if a person has disabled it. With `shared`, other applications may use the
-    same connections.
+    `apply_disabled` returns a tool, disabled if a person has disabled it. With `shared`, other
+    applications may use the same connections.
     """
 
     apply_disabled: Callable[[Tool], Tool]
@@ -68,7 +70,9 @@ class UpstreamServices(NamedTuple):
 
 
 class Upstream:
-    """An upstream server. `main` is the session with the default sign-in, whose tools are in the registry.
+    """An upstream server.
+
+    `main` is the session with the default sign-in, whose tools are in the registry.
 
     `install` creates the tools of a session.
     """
@@ -93,7 +97,9 @@ class Upstream:
         self.install = install
         self._launch = launch
         self._on_change: OnChange | None = None  # set by a transport that publishes this server
-        self._sessions: dict[Identity | None, UpstreamSession] = {}  # by sign-in; None for servers that need none
+        self._sessions: dict[
+            Identity | None, UpstreamSession
+        ] = {}  # by sign-in; None for servers that need none
         target = make_server_target(name, server)
         self.main = self._get_session(None if target is None else identify(target))
 
@@ -107,16 +113,21 @@ class Upstream:
         """Whether clients see its tools, so that its requests and changes are relayed to them."""
         return self._on_change is not None
 
-    # --- sessions -------------------------------------------------------------------------------------------------
+    # --- sessions ---------------------------------------------------------------------------------
 
     async def _choose_session(self, context: ToolContext) -> UpstreamSession:
-        """Return the session with the sign-in of the caller. Agents and accounts never share one by accident."""
+        """Return the session with the sign-in of the caller.
+
+        Agents and accounts never share one by accident.
+        """
         source = self.main.source
         if source is None:
             return self.main
         target = source.identity.target
         identity = identify(target, context.account, context.agent_id)
-        if identity == source.identity or (target.is_optional and not await source.is_target_used()):
+        if identity == source.identity or (
+            target.is_optional and not await source.is_target_used()
+        ):
             return self.main
         session = self._get_session(identity)
         if not session.is_known:
@@ -130,7 +141,10 @@ class Upstream:
         return self._sessions[identity]
 
     def get_connection(self, source: TokenSource | None) -> Connection:
-        """Return a new connection, or one of another application. Questions of a server to clients are never shared."""
+        """Return a new connection, or one of another application.
+
+        Questions of a server to clients are never shared.
+        """
         make = partial(Connection, self.server, self._launch, source, is_relayed=self.is_published)
         shared = self.services.shared
         if shared is None or self.is_published or not self.server.is_shared:
@@ -139,7 +153,10 @@ class Upstream:
         return shared.get((self.server, self._launch, identity), make)
 
     def publish(self, on_change: OnChange) -> None:
-        """Relay requests and changes of the server to clients from now on. Connections without relays are closed."""
+        """Relay requests and changes of the server to clients from now on.
+
+        Connections without relays are closed.
+        """
         self._on_change = on_change
         for session in self._sessions.values():
             session.disconnect_unrelayed()
@@ -161,12 +178,15 @@ class Upstream:
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
 
-    # --- calls ----------------------------------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------------
 
     def identify(self, tool: Tool) -> Any:
         """Return the program or URL of the server, and the definition that each sign-in gets."""
         definitions = [session.tools.offered.get(tool.name) for session in self._sessions.values()]
-        return [self.key, sorted({digest(filter(None, [definition])) for definition in definitions})]
+        return [
+            self.key,
+            sorted({digest(filter(None, [definition])) for definition in definitions}),
+        ]
 
     async def warm_up(self, context: ToolContext) -> None:
         """Connect, which lists the tools."""
@@ -179,10 +199,14 @@ class Upstream:
         connection = await session.connect(context.client.progress)
         definition = session.get_definition(tool.name)  # connecting may have changed it
         if definition != before and definition.is_sound:
-            args = await check_arguments(ForeignSchema.from_json(definition.input_schema), dict(args))
+            args = await check_arguments(
+                ForeignSchema.from_json(definition.input_schema), dict(args)
+            )
         session.idle_seconds = math.inf
         arguments = (definition.name, dict(args))
-        result = await self._send(tool.name, "call_tool", arguments, session, connection, context=context)
+        result = await self._send(
+            tool.name, "call_tool", arguments, session, connection, context=context
+        )
         convert = partial(self._convert, tool.name, result, definition, context)
         return await run_in_thread(convert) if content.is_expensive(result) else convert()
 
@@ -202,29 +226,43 @@ class Upstream:
         *,
         context: ToolContext,
     ) -> Any:
-        """Send a request and return the result. A question is left to the transport, which can relay it."""
+        """Send a request and return the result.
+
+        A question is left to the transport, which can relay it.
+        """
         relay = get_relay(context)
         is_call = method == "call_tool"
         meta = dict(context.metadata.get(META_KEY) or {})
         if relay is None:
             ask = partial(getattr(connection.client, method), *arguments, meta=meta or None)
             if is_call:
-                ask = partial(ask, progress_callback=_make_progress_callback(self.name, context.client.progress))
+                ask = partial(
+                    ask,
+                    progress_callback=_make_progress_callback(self.name, context.client.progress),
+                )
             async with session.request(subject, connection), connection.take_turn(Relay()):
                 return await ask()
-        ask = partial(getattr(connection.client.session, method), *arguments, meta={**meta, **relay.meta})
+        ask = partial(
+            getattr(connection.client.session, method), *arguments, meta={**meta, **relay.meta}
+        )
         if is_call:
             progress_callback = relay.report_progress if relay.progress is not None else None
-            ask = partial(ask, progress_callback=progress_callback, read_timeout_seconds=MAX_CALL_SECONDS)
+            ask = partial(
+                ask, progress_callback=progress_callback, read_timeout_seconds=MAX_CALL_SECONDS
+            )
         async with session.request("its log", connection):
             await connection.set_log_level(relay)
         async with session.request(subject, connection), connection.take_turn(relay):
-            result = await relay.exchange(partial(ask, allow_input_required=True), self.server.timeout)
+            result = await relay.exchange(
+                partial(ask, allow_input_required=True), self.server.timeout
+            )
         if is_question(result):
             raise Cancelled(f"{subject} requires more input")
         return result
 
-    def _report(self, subject: str, result: Any, context: ToolContext, media: Sequence[Any] = ()) -> None:
+    def _report(
+        self, subject: str, result: Any, context: ToolContext, media: Sequence[Any] = ()
+    ) -> None:
         details = dict(result.meta or {})
         if media:
             details["media"] = list(media)
@@ -232,12 +270,17 @@ class Upstream:
             context.run.record_foreign(Foreign(subject, details, self.server.sanitize))
 
     def _make_media_store(self, context: ToolContext) -> content.StoreMedia:
-        """Return the function that stores media. A relay gets the result unchanged and needs no handles."""
+        """Return the function that stores media.
+
+        A relay gets the result unchanged and needs no handles.
+        """
         if get_relay(context) is not None:
             return lambda _data, _mime_type: ""
-        return lambda data, mime_type: self.services.media().put(data, mime_type, context.agent_id, context.token_id)
+        return lambda data, mime_type: self.services.media().put(
+            data, mime_type, context.agent_id, context.token_id
+        )
 
-    # --- resources and prompts ------------------------------------------------------------------------------------
+    # --- resources and prompts --------------------------------------------------------------------
 
     async def list_resources(self, context: ToolContext) -> list[JsonObject]:
         """List the resources and templates that the agent may read."""
@@ -247,8 +290,13 @@ class Upstream:
         """List the prompts that the agent may use."""
         return await self._list("prompts", ("prompts",), context)
 
-    async def _list(self, capability: str, parts: Sequence[str], context: ToolContext) -> list[JsonObject]:
-        """Return these lists of the server as one, without what the agent may not use. A relay gets them unchanged."""
+    async def _list(
+        self, capability: str, parts: Sequence[str], context: ToolContext
+    ) -> list[JsonObject]:
+        """Return these lists of the server as one, without what the agent may not use.
+
+        A relay gets them unchanged.
+        """
         session, connection = await self._connect("", context)
         if getattr(connection.client.server_capabilities, capability) is None:
             return []
@@ -260,19 +308,34 @@ class Upstream:
             relay.result = lists
         if self.server.sanitize:
             context.run.record_foreign(Foreign(self.name, {}, is_untrusted=True))
-        return await run_in_thread(lambda: [content.to_plain(item) for items in lists for item in items])
+        return await run_in_thread(
+            lambda: [content.to_plain(item) for items in lists for item in items]
+        )
 
-    def _select_allowed(self, lists: Iterable[Sequence[Any]], context: ToolContext) -> list[list[Any]]:
-        return [[item for item in items if self._is_allowed(_get_key(item), context)] for items in lists]
+    def _select_allowed(
+        self, lists: Iterable[Sequence[Any]], context: ToolContext
+    ) -> list[list[Any]]:
+        return [
+            [item for item in items if self._is_allowed(_get_key(item), context)] for items in lists
+        ]
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
         return await self._get(uri, "read_resource", (uri,), content.convert_resources, context)
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str], context: ToolContext) -> Any:
-        return await self._get(name, "get_prompt", (name, dict(arguments)), content.convert_prompt, context)
+    async def get_prompt(
+        self, name: str, arguments: Mapping[str, str], context: ToolContext
+    ) -> Any:
+        return await self._get(
+            name, "get_prompt", (name, dict(arguments)), content.convert_prompt, context
+        )
 
     async def _get(
-        self, feature: str, method: str, arguments: Sequence[Any], convert: Callable[..., Any], context: ToolContext
+        self,
+        feature: str,
+        method: str,
+        arguments: Sequence[Any],
+        convert: Callable[..., Any],
+        context: ToolContext,
     ) -> Any:
         session, connection = await self._connect(feature, context)
         result = await self._send(feature, method, arguments, session, connection, context=context)
@@ -280,7 +343,9 @@ class Upstream:
         return await run_in_thread(convert, result, self._make_media_store(context))
 
     async def complete(self, feature: str, context: ToolContext, *arguments: Any) -> Any:
-        """Complete an argument of a prompt or resource template; `arguments` are those of the SDK's `complete`."""
+        """Complete an argument of a prompt or resource template; `arguments` are those of the SDK's
+        `complete`.
+        """
         session, connection = await self._connect(feature, context)
         if connection.client.server_capabilities.completions is None:
             return None
@@ -294,7 +359,9 @@ class Upstream:
         await session.watch(uri)
         return partial(session.unwatch, uri)
 
-    async def _connect(self, feature: str, context: ToolContext) -> tuple[UpstreamSession, Connection]:
+    async def _connect(
+        self, feature: str, context: ToolContext
+    ) -> tuple[UpstreamSession, Connection]:
         """Connect to use a resource or prompt, or to list them if the name is empty."""
         self._authorize(feature, context)
         session = await self._choose_session(context)
@@ -308,21 +375,28 @@ class Upstream:
         return True
 
     def _authorize(self, feature: str, context: ToolContext) -> None:
-        """Apply the rules for tools to a resource or prompt; an empty name stands for a list of them."""
+        """Apply the rules for tools to a resource or prompt; an empty name stands for a list of
+        them.
+        """
         name = self.name
         excludes = self.server.tools.exclude
         spellings = _decode_repeatedly(feature)
         is_restricted = bool(self.server.tools.include or excludes or context.tools is not None)
         if is_restricted and _is_ambiguous(spellings):
             raise PermissionDenied(
-                f"ambiguous name {feature!r}: {name} may resolve it to another resource. Remove `.` and `..` segments, "
-                "backslashes, outer white space, control characters and repeated percent-encoding",
+                f"ambiguous name {feature!r}: {name} may resolve it to another resource. Remove `.`"
+                " and `..` segments, backslashes, outer white space, control characters and"
+                " repeated percent-encoding",
                 server=name,
             )
         # Another spelling of an excluded URI is excluded too.
-        is_excluded = any(fnmatchcase(form.casefold(), glob.casefold()) for form in spellings for glob in excludes)
+        is_excluded = any(
+            fnmatchcase(form.casefold(), glob.casefold()) for form in spellings for glob in excludes
+        )
         if feature and (is_excluded or not is_chosen(feature, self.server)):
-            raise PermissionDenied(f"{feature} of {name} is not allowed: servers.{name}.tools excludes it", server=name)
+            raise PermissionDenied(
+                f"{feature} of {name} is not allowed: servers.{name}.tools excludes it", server=name
+            )
         if not feature and context.admits_pack(name):
             context = replace(context, tools=None)  # each listed item is checked on its own
         schema = UpstreamSchema.from_json(ANY_OBJECT)
@@ -340,7 +414,9 @@ class _Feature(Tool):
 
 
 def _get_key(item: Any) -> str:
-    """Return the URI of a resource, the URI template of a resource template, or the name of a prompt."""
+    """Return the URI of a resource, the URI template of a resource template, or the name of a
+    prompt.
+    """
     return str(getattr(item, "uri", None) or getattr(item, "uri_template", None) or item.name)
 
 
@@ -353,10 +429,14 @@ def _decode_repeatedly(feature: str) -> list[str]:
 
 
 def _is_ambiguous(spellings: list[str]) -> bool:
-    """Return whether a server may resolve the name to another one, which the include and exclude lists would miss."""
+    """Return whether a server may resolve the name to another one, which the include and exclude
+    lists would miss.
+    """
     if spellings[-1] != unquote(spellings[-1]):
         return True
-    return any(form != form.strip() or AMBIGUOUS_NAME.search(form) is not None for form in spellings)
+    return any(
+        form != form.strip() or AMBIGUOUS_NAME.search(form) is not None for form in spellings
+    )
 
 
 def _make_progress_callback(name: str, report_line: Callable[[str], None] | None) -> Any:

@@ -1,1 +1,3 @@
-"""Calls and runs (`record`), what they add up to (`summary`, `report`), and what tools give (`shapes`)."""
+"""Calls and runs (`record`), what they add up to (`summary`, `report`), and what tools give
+(`shapes`).
+"""

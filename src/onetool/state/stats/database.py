@@ -1,7 +1,7 @@
 """The database of the statistics in a file. `onetool.state.replica_kinds` is the one in PostgreSQL.
 
-The file is opened for each use, because another process may have replaced it. A damaged file is renamed by the next
-write, which creates a new one.
+The file is opened for each use, because another process may have replaced it. A damaged file is
+renamed by the next write, which creates a new one.
 """
 
 import time
@@ -31,7 +31,10 @@ class StatisticsDatabase(Protocol):
     notice: str | None  # about damaged statistics that a write has put aside
 
     def write(self, change: Callable[[Transaction], T], /) -> T:
-        """Change the tables in one transaction, of one writer at a time. `change` may be called twice."""
+        """Change the tables in one transaction, of one writer at a time.
+
+        `change` may be called twice.
+        """
         ...
 
     def reading(self) -> AbstractContextManager[Transaction]:
@@ -58,7 +61,9 @@ class StatisticsFile(SqliteDatabase):
                 return self._write(change)
             except Damaged as error:
                 old_file = put_aside(self.file, time.time())
-                self.notice = f"damaged statistics in {self.file} were reset ({error}); old file: {old_file}"
+                self.notice = (
+                    f"damaged statistics in {self.file} were reset ({error}); old file: {old_file}"
+                )
                 return self._write(change)
 
     @contextmanager
@@ -70,7 +75,9 @@ class StatisticsFile(SqliteDatabase):
                 yield database
         except Damaged as error:
             hint = "run `onetool run 1`: OneTool renames it and starts a new one"
-            raise ToolError(f"the statistics file {self.file} is damaged: {error}", hint=hint) from None
+            raise ToolError(
+                f"the statistics file {self.file} is damaged: {error}", hint=hint
+            ) from None
 
     def damage_error(self, message: str) -> StorageError:
         return Damaged(message)

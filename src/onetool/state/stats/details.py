@@ -1,7 +1,9 @@
-"""StoredValues of runs and calls: printed output, arguments, results and error messages, for people who look at a run.
+"""StoredValues of runs and calls: printed output, arguments, results and error messages, for people
+who look at a run.
 
-They are redacted and truncated in the thread that writes them, kept for some days, and limited in total size. Failures
-with the same tool, type and message are also counted together, so that a list of errors does not read every call.
+They are redacted and truncated in the thread that writes them, kept for some days, and limited in
+total size. Failures with the same tool, type and message are also counted together, so that a list
+of errors does not read every call.
 """
 
 import re
@@ -89,7 +91,9 @@ class FailureRecord:
 
 @dataclass(slots=True)
 class FailureGroup:
-    """Failures with the same tool, type and message apart from numbers; `message` and `run_id` are of the last one."""
+    """Failures with the same tool, type and message apart from numbers; `message` and `run_id` are
+    of the last one.
+    """
 
     agent: str
     actor: str
@@ -103,15 +107,21 @@ class FailureGroup:
 
 
 def encode_value(value: Any) -> tuple[str, int]:
-    """Return the start of a value as JSON, or the text itself, and its size in bytes, which may be estimated."""
+    """Return the start of a value as JSON, or the text itself, and its size in bytes, which may be
+    estimated.
+    """
     limit = MAX_VALUE_BYTES + MARGIN_CHARS
     if isinstance(value, str):
-        return value[:limit], len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+        return value[:limit], (
+            len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
+        )
     if isinstance(value, RawJson):
         return _join(value.pieces, limit), value.size
     if isinstance(value, list) and len(value) > 2 * MAX_ITEMS:
         sample = value[:: len(value) // MAX_ITEMS]
-        return encode_value(value[:MAX_ITEMS])[0], round(_encode(sample)[1] * len(value) / len(sample))
+        return encode_value(value[:MAX_ITEMS])[0], round(
+            _encode(sample)[1] * len(value) / len(sample)
+        )
     return _encode(value)
 
 
@@ -149,7 +159,9 @@ def _join(pieces: Iterable[bytes], limit: int) -> str:
     return b"".join(found).decode("utf-8", "ignore")
 
 
-def build_row(run_id: str, call_id: int, values: StoredValues, at: float, redact: Redact) -> tuple[Any, ...]:
+def build_row(
+    run_id: str, call_id: int, values: StoredValues, at: float, redact: Redact
+) -> tuple[Any, ...]:
     """Return the row of a call, or of the run itself if `call_id` is 0, without secrets."""
     texts = [None if text is None else _redact(text, redact) for text in values]
     size = sum(len(text.encode()) for text in texts if text)
@@ -201,6 +213,10 @@ def list_failures(
     statistics: "StatisticsDatabase", agent: str | None = None, token_id: str | None = None
 ) -> list[FailureGroup]:
     """Return groups of failures, the latest first."""
-    filters = {"agent": to_column(agent), "token_id": to_column(token_id), "limit": MAX_LISTED_FAILURES}
+    filters = {
+        "agent": to_column(agent),
+        "token_id": to_column(token_id),
+        "limit": MAX_LISTED_FAILURES,
+    }
     with statistics.reading() as database:
         return [FailureGroup(*row) for row in database.execute(FAILURES, filters)]

@@ -1,8 +1,10 @@
-"""Runs that have ended, of all processes that share the directory: filtered pages of a list, and one with its calls.
+"""Runs that have ended, of all processes that share the directory: filtered pages of a list, and
+one with its calls.
 
-A page is read along an index, in the order of the list, so that its cost does not grow with the number of runs. Filters
-that no index helps with (text, tool, state) are applied to a limited number of rows per page: a page may have fewer
-runs than were asked for, or none, and still have a position from which to continue.
+A page is read along an index, in the order of the list, so that its cost does not grow with the
+number of runs. Filters that no index helps with (text, tool, state) are applied to a limited number
+of rows per page: a page may have fewer runs than were asked for, or none, and still have a position
+from which to continue.
 """
 
 import math
@@ -26,12 +28,21 @@ COLUMNS = ", ".join(RUN_COLUMNS)
 ORDERS = {"newest": ("at", "DESC"), "oldest": ("at", "ASC"), "slowest": ("seconds", "DESC")}
 # ruff: noqa: S608 - queries are built from constants
 RUN = f"SELECT {COLUMNS} FROM runs WHERE id = ?"
-CALLS = f"SELECT {', '.join(CALL_COLUMNS)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT {MAX_CALLS}"
+CALLS = (
+    f"SELECT {', '.join(CALL_COLUMNS)} FROM calls WHERE run_id = :run_id ORDER BY rowid LIMIT"
+    f" {MAX_CALLS}"
+)
 # Conditions that are checked row by row.
 CONDITIONS = {
-    "tool": "(name = :tool OR EXISTS (SELECT 1 FROM calls WHERE calls.run_id = scanned.id AND calls.name = :tool))",
-    "text": "(lower(code) LIKE :text ESCAPE '!' OR lower(name) LIKE :text ESCAPE '!' OR id LIKE :text ESCAPE '!'"
-    " OR lower(error_type) LIKE :text ESCAPE '!' OR lower(client) LIKE :text ESCAPE '!')",
+    "tool": (
+        "(name = :tool OR EXISTS (SELECT 1 FROM calls WHERE calls.run_id = scanned.id AND"
+        " calls.name = :tool))"
+    ),
+    "text": (
+        "(lower(code) LIKE :text ESCAPE '!' OR lower(name) LIKE :text ESCAPE '!' OR id LIKE :text"
+        " ESCAPE '!' OR lower(error_type) LIKE :text ESCAPE '!' OR lower(client) LIKE :text ESCAPE"
+        " '!')"
+    ),
     "error": "error_type = :error",
     "min_seconds": "seconds >= :min_seconds",
     "max_seconds": "seconds <= :max_seconds",
@@ -72,7 +83,9 @@ class RunFilter:
     def parameters(self) -> JsonObject:
         escaped = self.text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
         fields = {name: getattr(self, name) for name in CONDITIONS}
-        names = {name: to_column(getattr(self, name)) for name in ("agent", "actor", "token_id", "tool")}
+        names = {
+            name: to_column(getattr(self, name)) for name in ("agent", "actor", "token_id", "tool")
+        }
         return {**fields, **names, "text": to_column(f"%{escaped}%", 1000) if escaped else ""}
 
     @property
@@ -96,7 +109,11 @@ class RunFilter:
             return False
         if not self.matches_state(run) or self.error not in {"", run.error_type}:
             return False
-        if self.tool not in {"", run.name} or self.min_seconds is not None or self.max_seconds is not None:
+        if (
+            self.tool not in {"", run.name}
+            or self.min_seconds is not None
+            or self.max_seconds is not None
+        ):
             return False
         if not (self.since or 0) <= run.at < (self.until or math.inf):
             return False
@@ -117,7 +134,10 @@ class RunPage(NamedTuple):
 
 
 def list_page(
-    statistics: StatisticsDatabase, criteria: RunFilter, after: Position | None = None, size: int = MAX_RUNS
+    statistics: StatisticsDatabase,
+    criteria: RunFilter,
+    after: Position | None = None,
+    size: int = MAX_RUNS,
 ) -> RunPage:
     """Return the runs after a position. Blocks on disk access."""
     if criteria.state and criteria.state not in STATES:
@@ -126,24 +146,37 @@ def list_page(
         return _read_page(database, criteria, after, size)
 
 
-def _read_page(database: Transaction, criteria: RunFilter, after: Position | None, size: int) -> RunPage:
-    parameters = {name: value for name, value in criteria.parameters.items() if value not in (None, "")}
+def _read_page(
+    database: Transaction, criteria: RunFilter, after: Position | None, size: int
+) -> RunPage:
+    parameters = {
+        name: value for name, value in criteria.parameters.items() if value not in (None, "")
+    }
     column, direction = ORDERS[criteria.order]
     # One equality and the order are those of an index; everything else is checked row by row.
     indexed = [f"{name} = :{name}" for name in ("token_id", "actor", "agent") if name in parameters]
     if column == "seconds":
-        indexed += [CONDITIONS[name] for name in ("min_seconds", "max_seconds") if name in parameters]
+        indexed += [
+            CONDITIONS[name] for name in ("min_seconds", "max_seconds") if name in parameters
+        ]
     else:
         indexed += [CONDITIONS[name] for name in ("since", "until") if name in parameters]
     if after is not None:
-        indexed.append(f"({column}, id) {'<' if criteria.is_descending else '>'} (:after, :after_id)")
+        indexed.append(
+            f"({column}, id) {'<' if criteria.is_descending else '>'} (:after, :after_id)"
+        )
         parameters |= {"after": after.value, "after_id": after.run_id}
     where = f"WHERE {' AND '.join(indexed)}" if indexed else ""
     order = f"ORDER BY {column} {direction}, id {direction}"
-    checked = [text for name, text in CONDITIONS.items() if name in parameters and text not in indexed]
+    checked = [
+        text for name, text in CONDITIONS.items() if name in parameters and text not in indexed
+    ]
     checked += [STATES[criteria.state]] if criteria.state else []
     scan = f"SELECT * FROM runs {where} {order} LIMIT {MAX_SCANNED}"
-    query = f"SELECT {COLUMNS} FROM ({scan}) AS scanned {'WHERE ' if checked else ''}{' AND '.join(checked)} {order}"
+    query = (
+        f"SELECT {COLUMNS} FROM ({scan}) AS scanned"
+        f" {'WHERE ' if checked else ''}{' AND '.join(checked)} {order}"
+    )
     rows = database.execute(f"{query} LIMIT {size}", parameters).fetchall()
     runs = [read_run(row) for row in rows]
     if len(runs) == size:
@@ -178,7 +211,9 @@ def _read_calls(database: Transaction, run: RunRecord) -> RunWithCalls:
 
 
 def iter_runs(statistics: StatisticsDatabase, criteria: RunFilter) -> Iterator[list[RunWithCalls]]:
-    """Yield all runs of a list with their calls and values, in batches, each read in one transaction."""
+    """Yield all runs of a list with their calls and values, in batches, each read in one
+    transaction.
+    """
     position: Position | None = None
     if criteria.state and criteria.state not in STATES:
         return

@@ -1,10 +1,12 @@
-"""Records of calls and runs, written in the background. `onetool.state.stats.history` and `summary` read them.
+"""Records of calls and runs, written in the background.
 
-`add` puts a record in a queue and returns; a thread writes queued records to the database, about once a second. Each
-process adds its own rows, so that counts are exact with any number of processes. If the database cannot be written,
-`problem` says so, and calls do not fail. Rows are deleted in small batches when they are too old or too many. Each
-transaction also updates the aggregates (`onetool.state.stats.rollup`) that reports use. `at` is the start time; 0 means
-now.
+`onetool.state.stats.history` and `summary` read them.
+
+`add` puts a record in a queue and returns; a thread writes queued records to the database, about
+once a second. Each process adds its own rows, so that counts are exact with any number of
+processes. If the database cannot be written, `problem` says so, and calls do not fail. Rows are
+deleted in small batches when they are too old or too many. Each transaction also updates the
+aggregates (`onetool.state.stats.rollup`) that reports use. `at` is the start time; 0 means now.
 """
 
 import time
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 MAX_TEXT_CHARS = {"code": 5000}  # all other texts are names, which may come from untrusted code
 MAX_PENDING = 100_000  # records to keep while the file cannot be written: about 30 MB
 DEFAULT_KEEP_DAYS = 365
-MAX_ROWS = {"calls": 2_000_000, "runs": 200_000, "sessions": 200_000}  # about 300 MB each; runs include their code
+MAX_ROWS = {
+    "calls": 2_000_000,
+    "runs": 200_000,
+    "sessions": 200_000,
+}  # about 300 MB each; runs include their code
 # rows per batch; time limit after one write
 PRUNE_ROWS = 2_000
 PRUNE_SECONDS = 0.5
@@ -42,16 +48,21 @@ DEFAULT_VALUE_DAYS = 7
 DEFAULT_MAX_VALUE_BYTES = 256 << 20
 SPENDING_DAYS = 31  # by which sums of a month are kept longer than its runs
 PRUNE_INTERVAL_SECONDS = 60.0
-LAST_ROWS = "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
+LAST_ROWS = (
+    "SELECT coalesce((SELECT max(rowid) FROM calls), 0), coalesce((SELECT max(rowid) FROM runs), 0)"
+)
 # Each statement uses an index, so that a batch costs only the rows it deletes.
 PRUNE = tuple(
     f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {surplus} LIMIT :rows)"  # noqa: S608 - constants
     for table in ("calls", "runs", "sessions")
-    for surplus in ("at < :before", f"rowid <= (SELECT max(rowid) FROM {table}) - :{table}")  # noqa: S608
+    for surplus in (
+        "at < :before",
+        f"rowid <= (SELECT max(rowid) FROM {table}) - :{table}",  # noqa: S608 - constants only
+    )
 )
 PRUNE_DEFINITIONS = "DELETE FROM definitions WHERE catalog NOT IN (SELECT catalog FROM sessions)"
-# Calls of one context without a run are one row: that of the last one that ended, which is the outermost call. A run
-# that was continued later, after an approval, has its last outcome.
+# Calls of one context without a run are one row: that of the last one that ended, which is the
+# outermost call. A run that was continued later, after an approval, has its last outcome.
 EARLIER = "CASE WHEN runs.kind = 'call' THEN runs.{} ELSE 0 END"
 INSERT_RUN = f"""
 {{insert}} ON CONFLICT (id) DO UPDATE
@@ -61,7 +72,8 @@ answer_tokens = excluded.answer_tokens, result_tokens = excluded.result_tokens,
 at = {rollup.lesser("runs.at", "excluded.at")} WHERE runs.kind = excluded.kind
 """
 INSERT_DEFINITION = "INSERT INTO definitions VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-# A session that is recorded again, because more tools were added, counts once, with its largest number of tokens.
+# A session that is recorded again, because more tools were added, counts once, with its largest
+# number of tokens.
 INSERT_SESSION = """
 INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session) DO UPDATE
 SET catalog = excluded.catalog, definition_tokens = excluded.definition_tokens, own_tokens = excluded.own_tokens
@@ -92,7 +104,9 @@ RUN_COLUMNS: Sequence[str] = RunRecord.__slots__[: RunRecord.__slots__.index("va
 
 @dataclass(slots=True)
 class SessionRecord:
-    """One client session: the tokens of each tool's definition, if loaded directly, and of the definition of `run`."""
+    """One client session: the tokens of each tool's definition, if loaded directly, and of the
+    definition of `run`.
+    """
 
     session: str
     agent: str
@@ -170,7 +184,7 @@ class Recorder:
     def close(self) -> None:
         self._background.close()
 
-    # --- in the thread ----------------------------------------------------------------------------------------
+    # --- in the thread ----------------------------------------------------------------------------
 
     def _write_pending(self) -> bool:
         records = [self._pending.popleft() for _ in range(len(self._pending))]
@@ -178,10 +192,14 @@ class Recorder:
         if not records:
             return True
         try:
-            self.database.write(lambda tables: insert_records(tables, records, self._clock(), self.redact))
+            self.database.write(
+                lambda tables: insert_records(tables, records, self._clock(), self.redact)
+            )
         except ToolError as error:
             self.problem = f"cannot write statistics to {self.database.place}: {error.message}"
-            for record in records:  # code and values would take too much memory while the file cannot be written
+            for record in (
+                records
+            ):  # code and values would take too much memory while the file cannot be written
                 if isinstance(record, CallRecord | RunRecord):
                     record.values = None
                 if isinstance(record, RunRecord):
@@ -204,7 +222,10 @@ class Recorder:
                 self._sweep.repeat()
 
     def _prune(self, tables: Transaction) -> bool:
-        """Delete old rows for a limited time; the next write continues. Return whether all were deleted."""
+        """Delete old rows for a limited time; the next write continues.
+
+        Return whether all were deleted.
+        """
         now = self._clock()
         before = now - self.keep_days * DAY
         limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
@@ -219,18 +240,28 @@ class Recorder:
         return time.monotonic() < end
 
 
-def insert_records(tables: Transaction, records: Sequence[Record], now: float, redact: Redact) -> None:
+def insert_records(
+    tables: Transaction, records: Sequence[Record], now: float, redact: Redact
+) -> None:
     """Insert the records and update the aggregates, in the current transaction."""
     last_call, last_run = tables.execute(LAST_ROWS).fetchone()
     calls = [record for record in records if isinstance(record, CallRecord)]
     runs = [record for record in records if isinstance(record, RunRecord)]
     tables.executemany(_insert_into("calls", CALL_COLUMNS), _read_rows(calls, CALL_COLUMNS))
-    tables.executemany(INSERT_RUN.format(insert=_insert_into("runs", RUN_COLUMNS)), _read_rows(runs, RUN_COLUMNS))
-    values = [(call.run_id, call.call_id, call.values, call.at) for call in calls if call.values is not None]
+    tables.executemany(
+        INSERT_RUN.format(insert=_insert_into("runs", RUN_COLUMNS)), _read_rows(runs, RUN_COLUMNS)
+    )
+    values = [
+        (call.run_id, call.call_id, call.values, call.at)
+        for call in calls
+        if call.values is not None
+    ]
     values += [(run.id, 0, run.values, run.at) for run in runs if run.values is not None]
     tables.executemany(details.INSERT_DETAIL, (details.build_row(*row, redact) for row in values))
     failures = (record for record in records if isinstance(record, FailureRecord))
-    tables.executemany(details.COUNT_FAILURE, (details.build_failure_row(failure, redact) for failure in failures))
+    tables.executemany(
+        details.COUNT_FAILURE, (details.build_failure_row(failure, redact) for failure in failures)
+    )
     spending.add(tables, runs)
     uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
     tables.executemany(COUNT_USE, uses)
@@ -252,10 +283,14 @@ def _insert_into(table: str, columns: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})"  # noqa: S608
 
 
-def _read_rows(records: Iterable[CallRecord | RunRecord], columns: Sequence[str]) -> Iterator[JsonObject]:
+def _read_rows(
+    records: Iterable[CallRecord | RunRecord], columns: Sequence[str]
+) -> Iterator[JsonObject]:
     for record in records:
         yield {
-            name: details.to_column(getattr(record, name), MAX_TEXT_CHARS.get(name, details.MAX_NAME_CHARS))
+            name: details.to_column(
+                getattr(record, name), MAX_TEXT_CHARS.get(name, details.MAX_NAME_CHARS)
+            )
             for name in columns
         }
 
@@ -263,13 +298,24 @@ def _read_rows(records: Iterable[CallRecord | RunRecord], columns: Sequence[str]
 def _insert_session(tables: Transaction, record: SessionRecord) -> None:
     tokens = {details.to_column(name): count for name, count in record.definitions.items()}
     catalog = _digest(tokens)
-    tables.executemany(INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items()))
-    row = (record.session, record.agent, catalog, sum(tokens.values()), record.own_tokens, record.at)
+    tables.executemany(
+        INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items())
+    )
+    row = (
+        record.session,
+        record.agent,
+        catalog,
+        sum(tokens.values()),
+        record.own_tokens,
+        record.at,
+    )
     tables.execute(INSERT_SESSION, tuple(map(details.to_column, row)))
 
 
 def _digest(tokens: Mapping[Any, int]) -> str:
-    """Return the same digest for the same tools, so that a catalog is stored once for many sessions."""
+    """Return the same digest for the same tools, so that a catalog is stored once for many
+    sessions.
+    """
     from hashlib import sha256
 
     return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]

@@ -1,7 +1,8 @@
-"""The statistics as a self-contained HTML page without scripts, light and dark, for screen and print.
+"""The statistics as a self-contained HTML page without scripts, light and dark, for screen and
+print.
 
-The template `report.html.j2` escapes all values; this module formats numbers and computes positions. The page has a
-content security policy that allows only its own style.
+The template `report.html.j2` escapes all values; this module formats numbers and computes
+positions. The page has a content security policy that allows only its own style.
 """
 
 import os
@@ -16,7 +17,12 @@ from onetool.util.text import pluralize
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 
-PERIODS = {"day": "Last 24 hours", "week": "Last 7 days", "month": "Last 30 days", "all": "All time"}
+PERIODS = {
+    "day": "Last 24 hours",
+    "week": "Last 7 days",
+    "month": "Last 30 days",
+    "all": "All time",
+}
 NOTHING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 UNITS = ((DAY, "d", HOUR, "h"), (HOUR, "h", 60, "min"), (60, "min", 1, "s"))
@@ -58,7 +64,9 @@ def render_html(summary: StatsSummary) -> str:
     series = summary["series"]
     highest = max(series["calls"])
     size = int("1" + "0" * (len(str(highest)) - 2))
-    top = next(step * size for step in ROUND if step * size >= highest)  # its half is an integer too
+    top = next(
+        step * size for step in ROUND if step * size >= highest
+    )  # its half is an integer too
     return page.from_string((directory / "report.html.j2").read_text(encoding="utf-8")).render(
         summary=summary,
         style=Markup((directory / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - it is ours
@@ -73,7 +81,10 @@ def render_html(summary: StatsSummary) -> str:
 
 
 def write(path: Path, summary: StatsSummary) -> None:
-    """Replace the file with the page. Links are not followed, and a pipe does not block. Raises OSError."""
+    """Replace the file with the page.
+
+    Links are not followed, and a pipe does not block. Raises OSError.
+    """
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with os.fdopen(os.open(path, flags | getattr(os, "O_BINARY", 0), 0o644), "wb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -89,7 +100,7 @@ def _replace_invisible(value: object) -> object:
     return value
 
 
-# --- charts -------------------------------------------------------------------------------------------------------
+# --- charts ---------------------------------------------------------------------------------------
 
 
 def _bar_times(series: Series) -> list[datetime]:
@@ -101,10 +112,14 @@ def _bar_times(series: Series) -> list[datetime]:
 def _make_bars(series: Series, top: int) -> list[JsonObject]:
     """Return the bars with their heights in percent of the chart; none if there are no calls."""
     bars = []
-    for moment, calls, errors in zip(_bar_times(series), series["calls"], series["errors"], strict=True):
+    for moment, calls, errors in zip(
+        _bar_times(series), series["calls"], series["errors"], strict=True
+    ):
         whole = 100 * calls / top
         failed = min(whole, max(MIN_BAR_PERCENT, 100 * errors / top)) if errors else 0.0
-        bars.append({"moment": moment, "calls": calls, "errors": errors, "whole": whole, "failed": failed})
+        bars.append(
+            {"moment": moment, "calls": calls, "errors": errors, "whole": whole, "failed": failed}
+        )
     return bars if any(series["calls"]) else []
 
 
@@ -115,12 +130,16 @@ def _make_labels(series: Series) -> list[tuple[str, str]]:
         label: Callable[[datetime], str] = "{:%H:%M}".format
     else:
         label = "{:%b %Y}".format if width >= 28 * DAY else _format_date
-    places = (place for place in _choose_labels(moments, width) if place < LAST_LABEL * len(moments))
+    places = (
+        place for place in _choose_labels(moments, width) if place < LAST_LABEL * len(moments)
+    )
     return [(f"{100 * place / len(moments):.2f}", label(moments[place])) for place in places]
 
 
 def _choose_labels(moments: Sequence[datetime], width: int) -> Iterable[int]:
-    """Return the bars with a label: hourly bars that contain a round time, other bars at equal distances."""
+    """Return the bars with a label: hourly bars that contain a round time, other bars at equal
+    distances.
+    """
     if width >= DAY:
         return range(0, len(moments), -(-len(moments) // MAX_LABELS))
     every = next((size for size in INTERVALS if len(moments) * width <= MAX_LABELS * size), DAY)
@@ -138,7 +157,7 @@ def _make_sparkline(counts: Sequence[int]) -> JsonObject | None:
     return {"line": "L".join(points), "last": max(len(counts) - 1, 1)} if counts else None
 
 
-# --- formatting ---------------------------------------------------------------------------------------------------
+# --- formatting -----------------------------------------------------------------------------------
 
 
 def _format_decimal(number: float) -> str:

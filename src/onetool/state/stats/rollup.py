@@ -1,11 +1,13 @@
-"""Aggregates of recorded calls and runs per hour, day and four weeks, so that reports do not read every row.
+"""Aggregates of recorded calls and runs per hour, day and four weeks, so that reports do not read
+every row.
 
-A row of `rollups` aggregates `width` seconds from `start` on (UTC): the calls of a tool, of all tools, all runs, or the
-runs that called a tool, with the share of that tool. Failures have separate rows with the type of the `error`. `tokens`
-are those of results, and of runs those that were saved; `trips` are the round trips saved; `last` is the latest time.
-`times` counts durations in buckets, each 26% wider than the previous one: a percentile between 0.1 ms and 1000 s is
-accurate to 12%.
+A row of `rollups` aggregates `width` seconds from `start` on (UTC): the calls of a tool, of all
+tools, all runs, or the runs that called a tool, with the share of that tool. Failures have separate
+rows with the type of the `error`. `tokens` are those of results, and of runs those that were saved;
+`trips` are the round trips saved; `last` is the latest time. `times` counts durations in buckets,
+each 26% wider than the previous one: a percentile between 0.1 ms and 1000 s is accurate to 12%.
 """
+
 # ruff: noqa: S608 - statements are built from the constants below
 
 import math
@@ -24,11 +26,15 @@ BLOCK = 28 * DAY
 WIDTHS = (HOUR, DAY, BLOCK)
 KEEP_HOURS_SECONDS = 50 * DAY  # longer reports use days
 ALL_CALLS, CALLS_OF_TOOL, ALL_RUNS, RUNS_OF_TOOL = range(4)
-MAX_DISTINCT = {"name": 10_000, "error": 1_000}  # in a block; code chooses both, and further ones count together
+MAX_DISTINCT = {
+    "name": 10_000,
+    "error": 1_000,
+}  # in a block; code chooses both, and further ones count together
 OTHER = "(other)"
 BUCKETS_PER_DECADE = 10
 BOUNDS = tuple(
-    10 ** (power / BUCKETS_PER_DECADE) for power in range(-4 * BUCKETS_PER_DECADE, 3 * BUCKETS_PER_DECADE + 1)
+    10 ** (power / BUCKETS_PER_DECADE)
+    for power in range(-4 * BUCKETS_PER_DECADE, 3 * BUCKETS_PER_DECADE + 1)
 )
 SCHEMA = """
 CREATE TABLE rollups (
@@ -44,7 +50,9 @@ CREATE TABLE times (
 
 
 def lesser(one: str, other: str) -> str:
-    """Return the expression for the lesser value: SQLite and PostgreSQL have different functions for it."""
+    """Return the expression for the lesser value: SQLite and PostgreSQL have different functions
+    for it.
+    """
     return f"CASE WHEN {one} < {other} THEN {one} ELSE {other} END"
 
 
@@ -84,14 +92,18 @@ BETWEEN = {
     "runs": "runs.kind = 'run' AND runs.at >= :since AND runs.at < :until",
 }
 MAX_ROWS = (1 << 63) - 1  # no limit: an OFFSET of SQLite needs one
-KNOWN = f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND start = :block AND kind = {CALLS_OF_TOOL}"
+KNOWN = (
+    f"SELECT DISTINCT {{column}} FROM rollups WHERE width = {BLOCK} AND start = :block AND kind ="
+    f" {CALLS_OF_TOOL}"
+)
 SURPLUS = f"""
 SELECT {{column}} FROM fresh WHERE kind = {CALLS_OF_TOOL} AND {{column}} NOT IN ({KNOWN}) GROUP BY 1
 ORDER BY count(*) DESC LIMIT {MAX_ROWS}
 OFFSET {greater(f"{{limit}} - (SELECT count(*) FROM ({KNOWN}) AS known)", "0")}
 """
 LIMITED_COLUMNS = ", ".join(
-    f"CASE WHEN {column} IN ({SURPLUS.format(column=column, limit=limit)}) THEN '{OTHER}' ELSE {column} END AS {column}"
+    f"CASE WHEN {column} IN ({SURPLUS.format(column=column, limit=limit)}) THEN '{OTHER}' ELSE"
+    f" {column} END AS {column}"
     for column, limit in MAX_DISTINCT.items()
 )
 # Without temporary tables, which take PostgreSQL longer than adding up some hundred calls.
@@ -131,13 +143,16 @@ SUM_RANGE = (
     f"CREATE TEMP TABLE fresh_times AS {SUM_TIMES.format(widths=f'SELECT {HOUR}', **BETWEEN)}",
 )
 PRUNE = tuple(
-    f"DELETE FROM {table} WHERE width = :width AND start < :before - :width" for table in ("rollups", "times")
+    f"DELETE FROM {table} WHERE width = :width AND start < :before - :width"
+    for table in ("rollups", "times")
 )
 
 
 def add_functions(database: "Connection") -> None:
     """Add the functions to SQLite that the statements use and PostgreSQL has."""
-    database.create_function("bucket", 1, lambda seconds: bisect_left(BOUNDS, seconds), deterministic=True)
+    database.create_function(
+        "bucket", 1, lambda seconds: bisect_left(BOUNDS, seconds), deterministic=True
+    )
     database.create_function("floor", 1, math.floor, deterministic=True)
 
 
@@ -148,7 +163,9 @@ def add(tables: "Transaction", call: int, run: int, now: float) -> None:
 
 
 def sum_range(tables: "Transaction", since: float, until: float, now: float) -> None:
-    """Sum calls and runs of a time range into the temporary tables `fresh_rollups` and `fresh_times`."""
+    """Sum calls and runs of a time range into the temporary tables `fresh_rollups` and
+    `fresh_times`.
+    """
     for statement in SUM_RANGE:
         tables.execute(statement, {"since": since, "until": until, "block": _start_of_block(now)})
 

@@ -1,9 +1,10 @@
 """Observed result shapes of tools without an output schema: types and keys, never values.
 
-`infer_shape` reads one result, `merge` combines two shapes, `render_shape` formats one, and `Shapes` stores them per
-tool. Keys that are data become `{str: …}`: keys that look like data (`is_data`), keys of entries that are all alike,
-keys of dicts that have no key in common, and too many keys. All sizes are bounded: a shape is a hint for writing code,
-not a schema. The caller states that it was only observed.
+`infer_shape` reads one result, `merge` combines two shapes, `render_shape` formats one, and
+`Shapes` stores them per tool. Keys that are data become `{str: …}`: keys that look like data
+(`is_data`), keys of entries that are all alike, keys of dicts that have no key in common, and too
+many keys. All sizes are bounded: a shape is a hint for writing code, not a schema. The caller
+states that it was only observed.
 """
 
 import json
@@ -35,7 +36,9 @@ MAX_TEXT_CHARS = 800
 MAX_PENDING = 100  # results that are not merged yet; the oldest are dropped
 SAMPLE_AFTER = 32  # results of a tool; from then on only one of this many is read
 SELECT_SHAPE = "SELECT shape FROM shapes WHERE tool = ?"
-PUT_SHAPE = "INSERT INTO shapes VALUES (?, ?) ON CONFLICT (tool) DO UPDATE SET shape = excluded.shape"
+PUT_SHAPE = (
+    "INSERT INTO shapes VALUES (?, ?) ON CONFLICT (tool) DO UPDATE SET shape = excluded.shape"
+)
 
 TYPE_NAMES: Mapping[type, str] = {
     str: "str",
@@ -48,8 +51,9 @@ TYPE_NAMES: Mapping[type, str] = {
 ORDER = ("str", "int", "float", "bool", "list", "dict", "Any")
 NAME = re.compile(r"[^\W\d]\w*")
 MAX_KEY_LENGTH = 40
-# Up to three words with a space or hyphen between them, and optionally a unit: `@type`, `Content-Type`, `Price (EUR)`.
-# Dots, colons and slashes occur in hosts, files, tags and paths more often than in names.
+# Up to three words with a space or hyphen between them, and optionally a unit: `@type`,
+# `Content-Type`, `Price (EUR)`. Dots, colons and slashes occur in hosts, files, tags and paths more
+# often than in names.
 KEY_NAME = re.compile(r"[@#$]?[^\W\d]\w*(?:[ -]\w+){0,2}(?: ?(?:%|\([^\W\d_]{1,5}\)))?")
 NUMBERED = re.compile(r"\d{4}|[ _-]\d{3}")
 HEXADECIMAL = re.compile(r"(?=.*\d)[0-9a-fA-F-]{8,}")
@@ -68,10 +72,11 @@ MAX_WORD_LENGTH = 24
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The types of a value, and the shapes of its items, fields or values if it can be a list or a dict.
+    """The types of a value, and the shapes of its items, fields or values if it can be a list or a
+    dict.
 
-    `optional` are the fields that some dicts did not have. A dict with keys that are data has `values` and no `fields`;
-    an empty dict has neither.
+    `optional` are the fields that some dicts did not have. A dict with keys that are data has
+    `values` and no `fields`; an empty dict has neither.
     """
 
     words: frozenset[str] = frozenset()
@@ -86,7 +91,7 @@ SOME_DICT = Shape(frozenset(("dict",)))  # empty, or nested too deeply
 UNINFORMATIVE = (NOTHING, SOME_DICT, Shape(items=NOTHING))
 
 
-# --- one result ---------------------------------------------------------------------------------------------------
+# --- one result -----------------------------------------------------------------------------------
 
 
 def infer_shape(value: Any) -> Shape:
@@ -95,10 +100,11 @@ def infer_shape(value: Any) -> Shape:
 
 
 def outline(value: Any) -> Any:
-    """Return what the shape of a value depends on: its keys, and the names of types instead of other values.
+    """Return what the shape of a value depends on: its keys, and the names of types instead of
+    other values.
 
-    This takes about a millisecond at most. Others may change the value afterwards, but not its outline. The type of
-    values that are not read, because there are too many, is "".
+    This takes about a millisecond at most. Others may change the value afterwards, but not its
+    outline. The type of values that are not read, because there are too many, is "".
     """
     return _OutlineReader().read(value, 0)
 
@@ -119,14 +125,24 @@ class _OutlineReader:
         if kind is dict or isinstance(value, Mapping):
             return self._read_dict(value, depth + 1) if depth < MAX_DEPTH else {}
         if isinstance(value, list | tuple | AbstractSet):
-            return [self.read(item, depth + 1) for item in _sample(value)] if depth < MAX_DEPTH else "list"
+            return (
+                [self.read(item, depth + 1) for item in _sample(value)]
+                if depth < MAX_DEPTH
+                else "list"
+            )
         return next((word for kind, word in TYPE_NAMES.items() if isinstance(value, kind)), "Any")
 
     def _read_dict(self, value: Mapping[Any, Any], depth: int) -> dict[Any, Any]:
-        """Return the members of a dict, and numbers for keys that are not names. Of a table, read a few entries."""
+        """Return the members of a dict, and numbers for keys that are not names.
+
+        Of a table, read a few entries.
+        """
         count = len(value)
         if count > MAX_KEYS or (count > MAX_ITEMS and is_data(next(iter(value)))):
-            return {number: self.read(item, depth) for number, item in enumerate(islice(value.values(), MAX_ITEMS))}
+            return {
+                number: self.read(item, depth)
+                for number, item in enumerate(islice(value.values(), MAX_ITEMS))
+            }
         return {
             key[: MAX_KEY_LENGTH + 1] if isinstance(key, str) else number: self.read(item, depth)
             for number, (key, item) in enumerate(value.items())
@@ -152,7 +168,11 @@ def _infer(outlined: Any) -> Shape:
     if any(map(is_data, outlined)):
         return Shape(values=_merge_all(map(_infer, islice(outlined.values(), MAX_ITEMS))))
     fields = {key: _infer(item) for key, item in outlined.items()}
-    return Shape(values=_merge_all(fields.values())) if _are_entries(fields.values()) else Shape(fields=fields)
+    return (
+        Shape(values=_merge_all(fields.values()))
+        if _are_entries(fields.values())
+        else Shape(fields=fields)
+    )
 
 
 def _make_shape(word: str) -> Shape:
@@ -160,7 +180,9 @@ def _make_shape(word: str) -> Shape:
 
 
 def _are_entries(shapes: Collection[Shape]) -> bool:
-    """Return whether these are dicts, or lists of dicts, with the same keys: then the keys above them are data."""
+    """Return whether these are dicts, or lists of dicts, with the same keys: then the keys above
+    them are data.
+    """
     if len(shapes) < MIN_ENTRIES:
         return False
     insides = [shape.items or shape for shape in shapes if shape not in UNINFORMATIVE]
@@ -169,8 +191,9 @@ def _are_entries(shapes: Collection[Shape]) -> bool:
     return (are_dicts and is_one_kind) or all(shape == SOME_DICT for shape in shapes)
 
 
-# --- keys that are data: ids, addresses, dates, paths, secrets ---------------------------------------------------
-# When in doubt, a key is data: a vague hint does no harm, but one that reveals a customer's address does.
+# --- keys that are data: ids, addresses, dates, paths, secrets ------------------------------------
+# When in doubt, a key is data: a vague hint does no harm, but one that reveals a customer's address
+# does.
 
 
 @lru_cache(maxsize=1024)  # the rows of a table have the same keys
@@ -193,7 +216,7 @@ def _looks_generated(run: str) -> bool:
     return 2 * sum(map(len, WORD.findall(run))) < len(run)
 
 
-# --- two shapes ---------------------------------------------------------------------------------------------------
+# --- two shapes -----------------------------------------------------------------------------------
 
 
 def merge(one: Shape, other: Shape) -> Shape:
@@ -207,7 +230,10 @@ def merge(one: Shape, other: Shape) -> Shape:
     if one.fields is not None and other.fields is not None:
         optional |= one.fields.keys() ^ other.fields.keys()
         names = {**one.fields, **other.fields}
-        fields = {name: merge(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING)) for name in names}
+        fields = {
+            name: merge(one.fields.get(name, NOTHING), other.fields.get(name, NOTHING))
+            for name in names
+        }
     count = len(fields or ())
     are_unrelated = count > MAX_UNRELATED_KEYS and len(optional) == count
     if one.values is None and other.values is None and count <= MAX_KEYS and not are_unrelated:
@@ -231,7 +257,11 @@ def _count_parts(shape: Shape) -> int:
 def limit_size(shape: Shape) -> Shape:
     """Cut a shape to the depth at which it fits the maximum size."""
     cuts = (_cut(shape, depth) for depth in range(MAX_DEPTH, 0, -1))
-    return shape if _count_parts(shape) <= MAX_PARTS else next(cut for cut in cuts if _count_parts(cut) <= MAX_PARTS)
+    return (
+        shape
+        if _count_parts(shape) <= MAX_PARTS
+        else next(cut for cut in cuts if _count_parts(cut) <= MAX_PARTS)
+    )
 
 
 def _cut(shape: Shape, depth: int) -> Shape:
@@ -241,17 +271,23 @@ def _cut(shape: Shape, depth: int) -> Shape:
     return Shape(
         shape.words,
         None if shape.items is None else _cut(shape.items, depth - 1),
-        None if shape.fields is None else {key: _cut(part, depth - 1) for key, part in shape.fields.items()},
+        (
+            None
+            if shape.fields is None
+            else {key: _cut(part, depth - 1) for key, part in shape.fields.items()}
+        ),
         shape.optional,
         None if shape.values is None else _cut(shape.values, depth - 1),
     )
 
 
-# --- rendering ----------------------------------------------------------------------------------------------------
+# --- rendering ------------------------------------------------------------------------------------
 
 
 def render_shape(shape: Shape) -> str:
-    """Render a shape in one line, as deep as fits: `list[{title: str, url: str, score?: float | None}]`."""
+    """Render a shape in one line, as deep as fits: `list[{title: str, url: str, score?: float |
+    None}]`.
+    """
     for depth in range(MAX_DEPTH, 0, -1):
         text = _render(_cut(shape, depth))
         if len(text) <= MAX_TEXT_CHARS:
@@ -274,7 +310,9 @@ def _render_dict(shape: Shape) -> str:
     if shape.values is not None:
         return f"{{str: {_render(shape.values)}}}"
     fields = (shape.fields or {}).items()
-    names = (key if NAME.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key, _ in fields)
+    names = (
+        key if NAME.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key, _ in fields
+    )
     parts = (
         f"{name}{'?' if key in shape.optional else ''}: {_render(inside)}"
         for name, (key, inside) in zip(names, fields, strict=True)
@@ -282,7 +320,7 @@ def _render_dict(shape: Shape) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-# --- storage ------------------------------------------------------------------------------------------------------
+# --- storage --------------------------------------------------------------------------------------
 
 
 @cache
@@ -301,7 +339,10 @@ def from_json(text: str) -> Shape:
 
 
 class Shapes:
-    """The shapes of all tools, in the database of the statistics. Only changes are written; processes merge theirs."""
+    """The shapes of all tools, in the database of the statistics.
+
+    Only changes are written; processes merge theirs.
+    """
 
     def __init__(self, statistics: StatisticsDatabase) -> None:
         self._statistics = statistics
@@ -314,7 +355,10 @@ class Shapes:
         self.problem: str | None = None
 
     def learn(self, name: str, value: Any) -> None:
-        """Learn from a result of a tool. Only its outline is kept, for the thread that makes and writes shapes."""
+        """Learn from a result of a tool.
+
+        Only its outline is kept, for the thread that makes and writes shapes.
+        """
         seen = self._seen[name] = self._seen.get(name, 0) + 1
         if seen > SAMPLE_AFTER and seen % SAMPLE_AFTER:
             return
@@ -365,7 +409,7 @@ class Shapes:
                 self._changed.add(name)
         return self._known
 
-    # --- in the thread ----------------------------------------------------------------------------------------
+    # --- in the thread ----------------------------------------------------------------------------
 
     def _write_changed(self) -> bool:
         with self._lock:
@@ -377,7 +421,9 @@ class Shapes:
         try:
             self.merge_all(changed)
         except ToolError as error:
-            self.problem = f"cannot write result shapes to {self._statistics.place}: {error.message}"
+            self.problem = (
+                f"cannot write result shapes to {self._statistics.place}: {error.message}"
+            )
             with self._lock:
                 self._changed |= changed.keys()
             return False

@@ -1,7 +1,7 @@
 """Sums per token and month: runs, calls, tokens and cost, added up when runs are recorded.
 
-Tokens are estimates: those of answers, which the model of the client read, and those of results, which tools returned.
-The cost is the sum of `cost_per_call` of the called tools.
+Tokens are estimates: those of answers, which the model of the client read, and those of results,
+which tools returned. The cost is the sum of `cost_per_call` of the called tools.
 """
 
 from datetime import UTC, datetime
@@ -22,7 +22,9 @@ CREATE TABLE spending (
     result_tokens BIGINT, cost DOUBLE PRECISION, last DOUBLE PRECISION, PRIMARY KEY (month, actor, agent, token_id)
 );
 """
-COLUMNS = "month, actor, agent, token_id, runs, calls, failed, answer_tokens, result_tokens, cost, last"
+COLUMNS = (
+    "month, actor, agent, token_id, runs, calls, failed, answer_tokens, result_tokens, cost, last"
+)
 MERGE = """ON CONFLICT (month, actor, agent, token_id) DO UPDATE SET
 runs = spending.runs + excluded.runs, calls = spending.calls + excluded.calls,
 failed = spending.failed + excluded.failed, answer_tokens = spending.answer_tokens + excluded.answer_tokens,
@@ -44,7 +46,10 @@ MONTH_FORMAT = "%Y-%m"
 
 
 class Spending(NamedTuple):
-    """The use of one token or subject in one month (UTC). `actor` is empty for clients of this machine."""
+    """The use of one token or subject in one month (UTC).
+
+    `actor` is empty for clients of this machine.
+    """
 
     month: str
     actor: str
@@ -68,7 +73,13 @@ def add(database: "Transaction", runs: "Iterable[RunRecord]") -> None:
     for run in runs:
         names = map(to_column, (run.actor, run.agent, run.token_id))
         total = sums.setdefault((get_month(run.at), *names), [0, 0, 0, 0, 0, 0.0, 0.0])
-        counts = run.kind == "run", run.calls, run.error_type is not None, run.answer_tokens, run.result_tokens
+        counts = (
+            run.kind == "run",
+            run.calls,
+            run.error_type is not None,
+            run.answer_tokens,
+            run.result_tokens,
+        )
         for index, value in enumerate((*map(int, counts), run.cost)):
             total[index] += value
         total[-1] = max(total[-1], run.at)
@@ -76,9 +87,17 @@ def add(database: "Transaction", runs: "Iterable[RunRecord]") -> None:
 
 
 def list_spending(
-    statistics: "StatisticsDatabase", month: str | None = None, agent: str | None = None, token_id: str | None = None
+    statistics: "StatisticsDatabase",
+    month: str | None = None,
+    agent: str | None = None,
+    token_id: str | None = None,
 ) -> list[Spending]:
     """Return the use per token, the latest month first."""
-    filters = {"month": month, "agent": to_column(agent), "token_id": to_column(token_id), "limit": MAX_ROWS}
+    filters = {
+        "month": month,
+        "agent": to_column(agent),
+        "token_id": to_column(token_id),
+        "limit": MAX_ROWS,
+    }
     with statistics.reading() as database:
         return [Spending(*row) for row in database.execute(READ, filters)]

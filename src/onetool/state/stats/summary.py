@@ -1,16 +1,21 @@
-"""Summaries of recorded calls and runs. Every number follows the filters; tokens are estimated as four bytes each.
+"""Summaries of recorded calls and runs.
+
+Every number follows the filters; tokens are estimated as four bytes each.
 
     context_saved = Σ sessions (tokens of all tool definitions - tokens of our own)
                   + Σ runs max(0, tokens of the results of its calls - tokens of its answer)
     time_saved_ms = Σ runs max(0, calls - 1) * round_trip_ms
 
-Sessions, runs and calls count when they began. With `tool=`, a session counts that tool's definition less the
-same fraction of our own; a run counts the fraction of its result tokens (for time: of its calls) that are that
-tool's. So the shares of all tools add up to the whole. p50 and p95 count failed calls too.
+Sessions, runs and calls count when they began. With `tool=`, a session counts that tool's
+definition less the same fraction of our own; a run counts the fraction of its result tokens (for
+time: of its calls) that are that tool's. So the shares of all tools add up to the whole. p50 and
+p95 count failed calls too.
 
-A period is computed from the aggregates of `onetool.state.stats.rollup`: whole blocks, days and hours, and the rows of
-the hour in which it begins. Names are chosen by code, so only the tools with the most calls are listed.
+A period is computed from the aggregates of `onetool.state.stats.rollup`: whole blocks, days and
+hours, and the rows of the hour in which it begins. Names are chosen by code, so only the tools with
+the most calls are listed.
 """
+
 # ruff: noqa: S608 - queries are built from the constants below; external values are bound
 
 import math
@@ -28,7 +33,11 @@ from onetool.state.stats.rollup import BLOCK, DAY, HOUR
 from onetool_child.json_types import JsonMapping
 
 # Length of a period, and width of its bars. All time uses the first width with few enough bars.
-PERIODS: Mapping[str, tuple[float, int]] = {"day": (DAY, HOUR), "week": (7 * DAY, 6 * HOUR), "month": (30 * DAY, DAY)}
+PERIODS: Mapping[str, tuple[float, int]] = {
+    "day": (DAY, HOUR),
+    "week": (7 * DAY, 6 * HOUR),
+    "month": (30 * DAY, DAY),
+}
 WIDTHS = (HOUR, 3 * HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY, 364 * DAY)
 MIN_BARS = 24
 MAX_BARS = 48
@@ -37,14 +46,18 @@ ROUND_TRIP_MS = 4000
 MAX_TOOLS = 500
 FOREVER = 1 << 60  # seconds, before and after
 
-# The selected rows: aggregates of some widths, each in a time range, and the hour in which the period begins.
+# The selected rows: aggregates of some widths, each in a time range, and the hour in which the
+# period begins.
 RANGES = "CREATE TEMP TABLE ranges (width BIGINT, low BIGINT, high BIGINT)"
 PARTS = tuple(
     f"""CREATE TEMP VIEW chosen_{table} AS SELECT {columns} FROM ranges CROSS JOIN {table} AS sums
     WHERE sums.width = ranges.width AND start >= low AND start < high
     UNION ALL SELECT {columns} FROM fresh_{table} AS sums"""
     for table, columns in (
-        ("rollups", "sums.width, start, kind, name, agent, error, count, tokens, trips, least, most, last"),
+        (
+            "rollups",
+            "sums.width, start, kind, name, agent, error, count, tokens, trips, least, most, last",
+        ),
         ("times", "kind, name, agent, bucket, count"),
     )
 )
@@ -70,7 +83,9 @@ FROM chosen_rollups WHERE {FILTERS}
 RUN_TIMES = f"SELECT '', bucket, {COUNT} FROM chosen_times WHERE {FILTERS} GROUP BY 2"
 FIRST = f"SELECT start FROM rollups WHERE width = :width AND {FILTERS} ORDER BY start LIMIT 1"
 # A UTC day belongs to the bar that contains its noon; hours are never split.
-BAR = rollup.lesser(f"({rollup.greater('(start + width / 2 - :start) / :bar_width', '0')})", ":last")
+BAR = rollup.lesser(
+    f"({rollup.greater('(start + width / 2 - :start) / :bar_width', '0')})", ":last"
+)
 BARS = f"SELECT {BAR}, {COUNT}, {FAILED} FROM chosen_rollups WHERE {FILTERS} GROUP BY 1"
 TOOL_BARS = f"SELECT name, {BAR}, {COUNT} FROM chosen_rollups WHERE {IN_TOP} GROUP BY 1, 2"
 BY_TOOL = f"FROM rollups WHERE width = {BLOCK} AND {FILTERS}"
@@ -107,7 +122,9 @@ class RunSummary(Percentiles):
 
 
 class Savings(TypedDict):
-    """The parts of `context_saved` (`definition_tokens - own_tokens + result_tokens`) and of the time saved."""
+    """The parts of `context_saved` (`definition_tokens - own_tokens + result_tokens`) and of the
+    time saved.
+    """
 
     definition_tokens: int
     own_tokens: int
@@ -154,9 +171,15 @@ def summarize(
 ) -> StatsSummary:
     """Return the statistics of the last day, week (7 days), month (30 days), or of all time."""
     now = time.time() if now is None else now
-    filters = {"since": _period_start(period, now), "tool": to_column(tool), "agent": to_column(agent)}
+    filters = {
+        "since": _period_start(period, now),
+        "tool": to_column(tool),
+        "agent": to_column(agent),
+    }
     with statistics.reading() as database:
-        hour, day, block = (_first_complete_start(filters["since"], width) for width in rollup.WIDTHS)
+        hour, day, block = (
+            _first_complete_start(filters["since"], width) for width in rollup.WIDTHS
+        )
         rollup.sum_range(database, filters["since"], hour, now)
         for statement in (RANGES, *PARTS):
             database.execute(statement)
@@ -173,7 +196,9 @@ def summarize(
             "agent": agent,
             "total_calls": calls,
             "success_rate": _compute_success_rate(calls, calls - succeeded),
-            "context_saved": savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"],
+            "context_saved": (
+                savings["definition_tokens"] - savings["own_tokens"] + savings["result_tokens"]
+            ),
             "time_saved_ms": round(savings["round_trips"] * round_trip_ms),
             "runs": runs,
             "errors": errors,
@@ -198,9 +223,15 @@ def get_usage(statistics: StatisticsDatabase, tool: str, agent: str | None = Non
     filters = {"kind": rollup.CALLS_OF_TOOL, "tool": to_column(tool), "agent": to_column(agent)}
     with statistics.reading() as database:
         calls, errors, last, *bounds = database.execute(USAGE, filters).fetchone()
-        times = _compute_percentiles(dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds)
+        times = _compute_percentiles(
+            dict(database.execute(USAGE_TIMES, filters).fetchall()), *bounds
+        )
         return ToolCounts(
-            int(calls), int(errors), times["p50_ms"], last, database.execute(LAST_ERROR, filters).fetchone()
+            int(calls),
+            int(errors),
+            times["p50_ms"],
+            last,
+            database.execute(LAST_ERROR, filters).fetchone(),
         )
 
 
@@ -209,7 +240,10 @@ def _period_start(period: str, now: float) -> float:
         return now - PERIODS[period][0]
     if period == "all":
         return -FOREVER
-    raise ToolError(f"Error: Invalid period '{period}'. Valid: day, week, month, all. Example: ot.stats(period='day')")
+    raise ToolError(
+        f"Error: Invalid period '{period}'. Valid: day, week, month, all. Example:"
+        " ot.stats(period='day')"
+    )
 
 
 def _first_complete_start(since: float, width: int) -> int:
@@ -246,8 +280,12 @@ def _summarize_tools(database: Transaction, filters: JsonMapping) -> list[ToolSu
     ]
 
 
-def _summarize_runs(database: Transaction, filters: JsonMapping, round_trip_ms: int) -> tuple[RunSummary, Savings]:
-    """Return the runs, or those that called the tool, and the savings of these runs and of sessions."""
+def _summarize_runs(
+    database: Transaction, filters: JsonMapping, round_trip_ms: int
+) -> tuple[RunSummary, Savings]:
+    """Return the runs, or those that called the tool, and the savings of these runs and of
+    sessions.
+    """
     kind = rollup.ALL_RUNS
     query = SESSION_SAVINGS
     if filters["tool"] is not None:
@@ -256,7 +294,9 @@ def _summarize_runs(database: Transaction, filters: JsonMapping, round_trip_ms: 
     filters = {**filters, "kind": kind}
     sessions, definitions, own = database.execute(query, filters).fetchone()
     total, failed, results, round_trips, *bounds = database.execute(RUNS, filters).fetchone()
-    times = _compute_percentiles(_group_by_name(database.execute(RUN_TIMES, filters)).get("", {}), *bounds)
+    times = _compute_percentiles(
+        _group_by_name(database.execute(RUN_TIMES, filters)).get("", {}), *bounds
+    )
     runs: RunSummary = {
         "total": int(total),
         "failed": int(failed),
@@ -297,8 +337,13 @@ def _make_series(database: Transaction, filters: JsonMapping, period: str, now: 
     }
 
 
-def _choose_bars(database: Transaction, filters: JsonMapping, period: str, now: float) -> tuple[int, int, int]:
-    """Return the start of the first bar, the width and the number of bars. Bars start at full local hours or days."""
+def _choose_bars(
+    database: Transaction, filters: JsonMapping, period: str, now: float
+) -> tuple[int, int, int]:
+    """Return the start of the first bar, the width and the number of bars.
+
+    Bars start at full local hours or days.
+    """
     if period in PERIODS:
         first = filters["since"]
         width = PERIODS[period][1]
@@ -314,7 +359,9 @@ def _choose_bars(database: Transaction, filters: JsonMapping, period: str, now: 
 
 
 def _find_first_time(database: Transaction, filters: JsonMapping, now: float) -> float:
-    """Return the approximate time of the first call, or now: to the hour if it is recent, otherwise to the day."""
+    """Return the approximate time of the first call, or now: to the hour if it is recent, otherwise
+    to the day.
+    """
     for width, reach in ((DAY, MAX_BARS * DAY), (HOUR, 0)):
         found = database.execute(FIRST, {**filters, "width": width}).fetchone()
         first = now if found is None else float(found[0])
@@ -344,5 +391,7 @@ def _group_by_name(rows: "Iterable[tuple[str, int, int]]") -> dict[str, dict[int
 def _compute_percentiles(counts: Mapping[int, int], least: float, most: float) -> Percentiles:
     if not counts:
         return {"p50_ms": None, "p95_ms": None}
-    p50, p95 = (round(rollup.percentile(counts, percent, least, most) * 1000, 2) for percent in (50, 95))
+    p50, p95 = (
+        round(rollup.percentile(counts, percent, least, most) * 1000, 2) for percent in (50, 95)
+    )
     return {"p50_ms": p50, "p95_ms": p95}

@@ -3,7 +3,8 @@
 from onetool.state.stats import details, rollup, spending
 
 VERSION = 1
-# Runs are listed by time or duration: all, or those of one agent, actor or token. In SQLite, tables have a `rowid`.
+# Runs are listed by time or duration: all, or those of one agent, actor or token. In SQLite, tables
+# have a `rowid`.
 SCHEMA = f"""
 CREATE TABLE calls (
     name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds DOUBLE PRECISION, error_type TEXT, result_tokens BIGINT,

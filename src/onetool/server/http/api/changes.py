@@ -1,4 +1,6 @@
-"""`GET /api/changes`: a stream with an event after each change of tools, packs and bundles, made by any process."""
+"""`GET /api/changes`: a stream with an event after each change of tools, packs and bundles, made by
+any process.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -25,9 +27,13 @@ class ChangeHandlers:
         api.app.changes.poll(KIND, self._read_version)
 
     def operations(self) -> Iterator[Operation]:
-        description = "Events: start, then changed after each change, with the version of the tools; endless"
+        description = (
+            "Events: start, then changed after each change, with the version of the tools; endless"
+        )
         stream = {200: ResponseSpec(description, media={events.MEDIA_TYPE: TEXT})}
-        yield Operation("GET", PATH, self.stream, "Stream changes of tools, packs and bundles", stream)
+        yield Operation(
+            "GET", PATH, self.stream, "Stream changes of tools, packs and bundles", stream
+        )
 
     async def stream(self, request: Request) -> Response:
         identity.build_context(request, self._api.app)  # raises if the agent is unknown

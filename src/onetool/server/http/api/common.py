@@ -44,7 +44,9 @@ class Api:
 
     def to_json(self, model: "ApiModel | JsonObject") -> JsonObject:
         """Return the model as JSON with secrets redacted."""
-        data: JsonObject = self.app.redact.redact_data(model if isinstance(model, dict) else model.as_json())
+        data: JsonObject = self.app.redact.redact_data(
+            model if isinstance(model, dict) else model.as_json()
+        )
         return data
 
     def respond(self, model: "ApiModel") -> Response:

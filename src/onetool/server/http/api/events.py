@@ -1,7 +1,7 @@
 """Server-sent events, and cancellation when the client disconnects.
 
-A task puts events into a `Feed`, and an `EventStream` sends them. When the client disconnects, the task is cancelled;
-`while_connected` does the same for a plain response.
+A task puts events into a `Feed`, and an `EventStream` sends them. When the client disconnects, the
+task is cancelled; `while_connected` does the same for a plain response.
 """
 
 import asyncio
@@ -28,7 +28,9 @@ MAX_WAITING_CHARS = 1 << 20  # of output, for clients that read slowly
 OMITTED = "\n[{} characters omitted; see the result]\n"
 HEARTBEAT = b": still here\n\n"
 HEADERS = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
-ESCAPED_LINE_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # some clients split there
+ESCAPED_LINE_BREAKS = {
+    code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)
+}  # some clients split there
 Event = tuple[str, Any]
 
 
@@ -64,7 +66,10 @@ async def _end_with_client(receive: Receive, connection: asyncio.Timeout) -> Non
 
 
 class Feed:
-    """Events to send. Output is joined, and omitted if too much of it waits; only the latest progress is kept."""
+    """Events to send.
+
+    Output is joined, and omitted if too much of it waits; only the latest progress is kept.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -114,7 +119,9 @@ class Feed:
         while not (self._events or self._progress or self.is_over):
             self._is_empty.set()
             try:
-                async with asyncio.timeout(HEARTBEAT_SECONDS):  # wait_for may swallow a cancellation
+                async with asyncio.timeout(
+                    HEARTBEAT_SECONDS
+                ):  # wait_for may swallow a cancellation
                     await self._changed.wait()
             except TimeoutError:
                 return []
@@ -143,9 +150,14 @@ class Feed:
 
 
 class EventStream(Response):
-    """A response with the events of a feed. An error before the first event becomes an ordinary error response."""
+    """A response with the events of a feed.
 
-    def __init__(self, work: Callable[[Feed], Awaitable[None]], *, ends_with_server: bool = False) -> None:
+    An error before the first event becomes an ordinary error response.
+    """
+
+    def __init__(
+        self, work: Callable[[Feed], Awaitable[None]], *, ends_with_server: bool = False
+    ) -> None:
         super().__init__()
         self._work = work
         self._ends_with_server = ends_with_server
@@ -156,8 +168,13 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b""})
             return
         stopping = scope.get("state", {}).get(STOPPING) if self._ends_with_server else None
-        ending = [_wait_for_disconnect(receive), *([stopping.wait()] if stopping is not None else [])]
-        waiting = [asyncio.ensure_future(each) for each in (self._send_all(scope, receive, send), *ending)]
+        ending = [
+            _wait_for_disconnect(receive),
+            *([stopping.wait()] if stopping is not None else []),
+        ]
+        waiting = [
+            asyncio.ensure_future(each) for each in (self._send_all(scope, receive, send), *ending)
+        ]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             is_gone = waiting[1].done()
@@ -204,9 +221,20 @@ class EventStream(Response):
 async def _send(events: list[Event], send: Send, idle: bytes, *, has_started: bool) -> bool:
     if not has_started:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    serialized = ((event, text(data.body if isinstance(data, ApiError) else data)) for event, data in events)
-    sent = "".join(f"event: {event}\ndata: {json.translate(ESCAPED_LINE_BREAKS)}\n\n" for event, json in serialized)
-    await send({"type": "http.response.body", "body": sent.encode("utf-8", "replace") or idle, "more_body": True})
+    serialized = (
+        (event, text(data.body if isinstance(data, ApiError) else data)) for event, data in events
+    )
+    sent = "".join(
+        f"event: {event}\ndata: {json.translate(ESCAPED_LINE_BREAKS)}\n\n"
+        for event, json in serialized
+    )
+    await send(
+        {
+            "type": "http.response.body",
+            "body": sent.encode("utf-8", "replace") or idle,
+            "more_body": True,
+        }
+    )
     return True
 
 

@@ -1,4 +1,7 @@
-"""`/readyz`: whether the server can run code. This route is public: the reasons contain no private data."""
+"""`/readyz`: whether the server can run code.
+
+This route is public: the reasons contain no private data.
+"""
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -23,7 +26,9 @@ def make_operation(app: OneTool) -> Operation:
         if sandbox in {NOT_STARTED, NOT_ANSWERING}:
             reasons.append("cannot start a cell")
         elif not is_isolated(sandbox.split("+")) and app.settings.execution.isolation == "require":
-            reasons.append(f"execution.isolation is 'require', but this machine lacks {' and '.join(missing)}")
+            reasons.append(
+                f"execution.isolation is 'require', but this machine lacks {' and '.join(missing)}"
+            )
         if reasons:
             raise ApiError("busy", f"not ready: {'; '.join(reasons)}", {"reasons": reasons})
         return PlainTextResponse("ready\n")

@@ -39,15 +39,28 @@ class RunHandlers:
 
     def operations(self) -> Iterator[Operation]:
         response = ResponseSpec(
-            "The run completed", RunAnswer, events.describe_stream("start, output, call, progress, then result")
+            "The run completed",
+            RunAnswer,
+            events.describe_stream("start, output, call, progress, then result"),
         )
         errors = ("permission_denied",)
         yield Operation(
-            "POST", f"{ROOT}/run", self.run, "Run Python code", {200: response}, body=RunRequest, errors=errors
+            "POST",
+            f"{ROOT}/run",
+            self.run,
+            "Run Python code",
+            {200: response},
+            body=RunRequest,
+            errors=errors,
         )
-        description = "Events: start with the recent runs, then called, completed, failed and changed; endless"
+        description = (
+            "Events: start with the recent runs, then called, completed, failed and changed;"
+            " endless"
+        )
         activity = {200: ResponseSpec(description, media={events.MEDIA_TYPE: TEXT})}
-        yield Operation("GET", f"{ROOT}/activity", self.activity, "Stream run and call events", activity)
+        yield Operation(
+            "GET", f"{ROOT}/activity", self.activity, "Stream run and call events", activity
+        )
 
     async def run(self, request: Request) -> Response:
         body = await RequestBody.from_request(request)
@@ -65,10 +78,14 @@ class RunHandlers:
 
         return EventStream(send_result)
 
-    async def _run(self, run_request: RunRequest, request: Request, listener: "_RunListener") -> JsonObject:
+    async def _run(
+        self, run_request: RunRequest, request: Request, listener: "_RunListener"
+    ) -> JsonObject:
         caller = identity.get_person(request).caller
         app = self._api.app
-        channel = ClientChannel(request_id=request.scope["state"]["request_id"], listener=listener.on_event)
+        channel = ClientChannel(
+            request_id=request.scope["state"]["request_id"], listener=listener.on_event
+        )
         output = RunOutput(channel)
         async with turn(request.scope, caller.agent, is_run=True):
             answer = await app.runs.run(run_request.command, caller, output, run_request.format)
@@ -94,11 +111,16 @@ class RunHandlers:
         """Stream the recent runs, then all events from now on."""
         person = identity.get_person(request)
         app = self._api.app
-        query = RunListQuery().model_copy(update={"until": time.time()})  # those that start from now on are events
+        query = RunListQuery().model_copy(
+            update={"until": time.time()}
+        )  # those that start from now on are events
         app.audit.on_record = partial(self._live_runs.publish_change, "audit")
 
         async def work(feed: Feed) -> None:
-            with self._live_runs.watch(*person.visible_runs) as batches, _running(self._watch_tokens()):
+            with (
+                self._live_runs.watch(*person.visible_runs) as batches,
+                _running(self._watch_tokens()),
+            ):
                 feed.put("start", self._api.to_json(await list_runs(app, person, query)))
                 async for batch in batches:
                     for event in batch:

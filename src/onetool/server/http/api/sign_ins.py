@@ -1,7 +1,7 @@
 """`/api/sign-ins` and `/oauth/…`: signing in to upstream servers in the browser.
 
-The callback needs no token, because the authorization server sends the browser to it: it counts only with the state of
-a sign-in that waits, and in the browser that started it.
+The callback needs no token, because the authorization server sends the browser to it: it counts
+only with the state of a sign-in that waits, and in the browser that started it.
 """
 
 import html
@@ -35,8 +35,9 @@ ROOT = "/api/sign-ins"
 COOKIE = "onetool_sign_in"
 LIST_SECONDS = 5.0
 PAGE = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
-    '<title>OneTool</title><h1>{title}</h1><p>{text}</p><p><a href="../#/servers">Servers in the admin UI</a></p>'
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light'
+    ' dark"><title>OneTool</title><h1>{title}</h1><p>{text}</p><p><a href="../#/servers">Servers in'
+    " the admin UI</a></p>"
 )
 
 
@@ -49,10 +50,15 @@ class SignInHandlers:
         started = {200: ResponseSpec("The URL at which a person signs in", SignInStarted)}
         summary = "Start to sign in to a server"
         errors = ("not_found",)
-        yield Operation("POST", path, self.start, summary, started, body=SignInRequest, errors=errors)
+        yield Operation(
+            "POST", path, self.start, summary, started, body=SignInRequest, errors=errors
+        )
 
     def routes(self) -> list[Route]:
-        return [Route(CALLBACK_PATH, self.receive_callback), Route(CLIENT_PATH, self.get_client_document)]
+        return [
+            Route(CALLBACK_PATH, self.receive_callback),
+            Route(CLIENT_PATH, self.get_client_document),
+        ]
 
     async def start(self, request: Request) -> Response:
         person = identity.get_person(request)
@@ -68,22 +74,35 @@ class SignInHandlers:
         is_secure = "; Secure" if redirect.startswith("https://") else ""
         attributes = f"Path={CALLBACK_PATH}; Max-Age={PENDING_SECONDS:.0f}; HttpOnly; SameSite=Lax"
         header = f"{COOKIE}={pending.browser}; {attributes}"
-        return json_response(SignInStarted(url=pending.url).as_json(), headers={"set-cookie": header + is_secure})
+        return json_response(
+            SignInStarted(url=pending.url).as_json(), headers={"set-cookie": header + is_secure}
+        )
 
-    # --- what browsers and authorization servers open -----------------------------------------------------------------
+    # --- what browsers and authorization servers open ---------------------------------------------
 
     async def receive_callback(self, request: Request) -> Response:
-        fields = {name: request.query_params[name] for name in CALLBACK_FIELDS if name in request.query_params}
+        fields = {
+            name: request.query_params[name]
+            for name in CALLBACK_FIELDS
+            if name in request.query_params
+        }
         try:
-            signed_in, _ = await self._api.app.sign_ins.finish(fields, request.cookies.get(COOKIE, ""))
+            signed_in, _ = await self._api.app.sign_ins.finish(
+                fields, request.cookies.get(COOKIE, "")
+            )
         except ToolError as error:
             return _show("The sign-in failed", error.message, 400)
         self._api.app.log.event("sign_in", server=signed_in.target.name, account=signed_in.account)
         await self._list_tools(signed_in)
-        return _show("Signed in", f"You are signed in to {signed_in.label}. You can close this window.", 200)
+        return _show(
+            "Signed in", f"You are signed in to {signed_in.label}. You can close this window.", 200
+        )
 
     async def _list_tools(self, identity: Identity) -> None:
-        """List the tools, which a server may show only after a sign-in. If it is slow, the next call lists them."""
+        """List the tools, which a server may show only after a sign-in.
+
+        If it is slow, the next call lists them.
+        """
         app = self._api.app
         name = identity.target.name
         if name in app.settings.servers and app.settings.servers[name].enabled:
@@ -93,7 +112,11 @@ class SignInHandlers:
     async def get_client_document(self, _request: Request) -> Response:
         document: JsonObject | None = self._api.app.sign_ins.build_client_document()
         if document is None:
-            raise ApiError("not_found", "there is no client document", hint="set auth.public_url to an https URL")
+            raise ApiError(
+                "not_found",
+                "there is no client document",
+                hint="set auth.public_url to an https URL",
+            )
         return json_response(document)
 
 
@@ -101,7 +124,11 @@ def _read_local_url(request: Request) -> str:
     """Return the URL of this server on loopback. Elsewhere, it must be in the settings."""
     host = request.headers["host"]
     if host.rpartition(":")[0] not in LOCAL_NAMES:
-        raise ApiError("invalid", "cannot sign in here: the URL of this server is unknown", hint="set auth.public_url")
+        raise ApiError(
+            "invalid",
+            "cannot sign in here: the URL of this server is unknown",
+            hint="set auth.public_url",
+        )
     return f"http://{host}"
 
 

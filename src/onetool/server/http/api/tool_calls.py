@@ -1,7 +1,8 @@
 """`POST …/invoke` for stored tools and `POST /api/tools/{name}/call` for tools of every kind.
 
-The bus resolves the tool and checks its state, arguments and permissions. A call that the bus rejects is an HTTP error.
-A call that ran gives an outcome with status 200, whether it succeeded or failed.
+The bus resolves the tool and checks its state, arguments and permissions. A call that the bus
+rejects is an HTTP error. A call that ran gives an outcome with status 200, whether it succeeded or
+failed.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -37,14 +38,16 @@ from onetool_child.json_types import JsonObject
 STORED_TOOL = "/tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}"
 ERRORS = ("not_found", "bundle_disabled", "tool_disabled", "permission_denied", "audit_unavailable")
 Check = Callable[[], Awaitable[None]]
-OUTCOME = ResponseSpec("The tool ran", CallOutcome, events.describe_stream("progress, then result with the outcome"))
+OUTCOME = ResponseSpec(
+    "The tool ran", CallOutcome, events.describe_stream("progress, then result with the outcome")
+)
 
 
 async def invoke(api: Api, request: Request, name: str, check: Check) -> Response:
     """Call the tool with the arguments in the body.
 
-    `check` raises if the tool is unknown or disabled. It runs only when a call is rejected, because its errors take
-    precedence over those of the body and the arguments.
+    `check` raises if the tool is unknown or disabled. It runs only when a call is rejected, because
+    its errors take precedence over those of the body and the arguments.
     """
     body = await RequestBody.from_request(request)
     try:
@@ -57,7 +60,11 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
         context = identity.build_context(request, api.app, output)
         async with turn(request.scope, context.agent_id, is_run=False):
             result = await api.app.bus.call_tool(name, args, context, exact=True)
-        if result.error is not None and not result.ran and not isinstance(result.error, SignInRequired):
+        if (
+            result.error is not None
+            and not result.ran
+            and not isinstance(result.error, SignInRequired)
+        ):
             await check()
         return result
 
@@ -72,7 +79,9 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
     if events.wants_events(request):
         return EventStream(work)
     result = await events.while_connected(request, call(RunOutput()))
-    return await api.run_in_thread_if(_is_large(result), lambda: json_response(build_outcome(result, api.app.redact)))
+    return await api.run_in_thread_if(
+        _is_large(result), lambda: json_response(build_outcome(result, api.app.redact))
+    )
 
 
 def _is_large(result: Result) -> bool:
@@ -92,7 +101,10 @@ def build_outcome(result: Result, redact: Redactor) -> JsonObject:
         if is_rejected or error.fields.get("code") == "rate_limited":
             found = ApiError.from_error(error)
             raise ApiError(
-                found.code, redact(found.message), redact.redact_data(_as_data(found.details)), found.headers
+                found.code,
+                redact(found.message),
+                redact.redact_data(_as_data(found.details)),
+                found.headers,
             )
     fields = {key: value for key, value in describe(error).items() if key != "class"}
     return FailedCall(error=redact.redact_data(_as_data(fields))).as_json()
@@ -117,12 +129,16 @@ class ToolCallHandlers:
         path = f"{STORED_TOOL}/invoke"
         yield Operation("POST", path, self.invoke, "Call a tool", outcome, body=Call, errors=ERRORS)
         path = "/api/tools/{name}/call"
-        yield Operation("POST", path, self.call, "Call a tool of any kind", outcome, body=Call, errors=ERRORS)
+        yield Operation(
+            "POST", path, self.call, "Call a tool of any kind", outcome, body=Call, errors=ERRORS
+        )
 
     async def invoke(self, request: Request) -> Response:
         check_settings(self._app)
         tool = await self._find(request)
-        if tool.disabled_reason is not None:  # its function is missing; the registry cannot detect that
+        if (
+            tool.disabled_reason is not None
+        ):  # its function is missing; the registry cannot detect that
             _check_in_use(tool)
 
         async def check() -> None:
@@ -139,7 +155,9 @@ class ToolCallHandlers:
         name = str(request.path_params["name"])
 
         async def check() -> None:
-            tool = await ToolCatalog(self._app, identity.build_context(request, self._app)).find(name)
+            tool = await ToolCatalog(self._app, identity.build_context(request, self._app)).find(
+                name
+            )
             if not tool.enabled:
                 message = describe_disabled(tool.name, tool.disabled_reason)
                 raise ApiError(tool.disabled_code or "tool_disabled", message, {"name": tool.name})
@@ -153,4 +171,6 @@ def _check_in_use(tool: StoredTool) -> None:
         raise ApiError("bundle_disabled", message, {"bundleID": tool.bundle_id})
     if not tool.in_use:
         name = f"{tool.bundle_slug}.{tool.slug} {tool.version}"
-        raise ApiError("tool_disabled", describe_disabled(name, tool.disabled_reason), {"toolID": tool.id})
+        raise ApiError(
+            "tool_disabled", describe_disabled(name, tool.disabled_reason), {"toolID": tool.id}
+        )

@@ -1,4 +1,5 @@
-"""Request bodies: fields of JSON objects, forms and multipart bodies become arguments; any other body is one argument.
+"""Request bodies: fields of JSON objects, forms and multipart bodies become arguments; any other
+body is one argument.
 
 JSON is preferred, then a form, then multipart, then text, which includes XML, and files.
 """
@@ -9,7 +10,12 @@ from typing import Any
 from urllib.parse import quote
 
 from onetool.sources.bundles.openapi.document import as_mapping, as_text
-from onetool.sources.bundles.openapi.parameters import add_fields, get_list_format, join_list, to_json_text_schema
+from onetool.sources.bundles.openapi.parameters import (
+    add_fields,
+    get_list_format,
+    join_list,
+    to_json_text_schema,
+)
 from onetool.sources.bundles.openapi.request import RequestBuilder, escape_literal
 from onetool.sources.bundles.rules import invalid
 from onetool.sources.http.body import FORM_DATA, OTHER_TYPE, is_json
@@ -21,7 +27,15 @@ _BINARY_TYPES = re.compile(
     r"(?:image|audio|video|font)/(?!svg).*|application/(?:octet-stream|pdf|zip|gzip|x-tar|x-gzip|java-archive|x-zip.*)"
 )
 _ANNOTATIONS = {"title", "description", "examples", "default", "deprecated"}
-_EXPANDABLE_KEYWORDS = {"type", "properties", "required", "additionalProperties", "anyOf", "oneOf", "minProperties"}
+_EXPANDABLE_KEYWORDS = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "anyOf",
+    "oneOf",
+    "minProperties",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +70,12 @@ class BodyWriter:
             _MediaType(media_type.strip(), schema, encoding, body.get("required") is True)
         )
 
-    # --- JSON ------------------------------------------------------------------------------------------------------
+    # --- JSON -------------------------------------------------------------------------------------
 
     def _add_json(self, media: _MediaType) -> None:
-        content_type = _JSON if "*" in media.media_type or not media.media_type else media.media_type
+        content_type = (
+            _JSON if "*" in media.media_type or not media.media_type else media.media_type
+        )
         members = self._find_expandable_members(media.schema)
         if members:
             self._request.body = self._expand_members(*members)
@@ -78,19 +94,28 @@ class BodyWriter:
     def _add(self, name: str, schema: JsonObject, *, required: bool) -> str:
         return self._request.add_argument(name, "body", schema, required=required)
 
-    def _expand_members(self, properties: JsonObject, required: list[str], rules: JsonObject) -> JsonObject:
+    def _expand_members(
+        self, properties: JsonObject, required: list[str], rules: JsonObject
+    ) -> JsonObject:
         placeholders = {}
         for name, schema in properties.items():
             placeholders[name] = self._add(name, schema, required=name in required)
         argument_names = {name: placeholder[2:-1] for name, placeholder in placeholders.items()}
         self._request.rules = {
-            key: [{"required": [argument_names[name] for name in branch["required"]]} for branch in rule]
+            key: [
+                {"required": [argument_names[name] for name in branch["required"]]}
+                for branch in rule
+            ]
             for key, rule in rules.items()
         }
         return {escape_literal(name): placeholder for name, placeholder in placeholders.items()}
 
-    def _find_expandable_members(self, schema: JsonObject) -> tuple[JsonObject, list[str], JsonObject] | None:
-        """Return properties, required names and rules of a plain object; None if it cannot become arguments."""
+    def _find_expandable_members(
+        self, schema: JsonObject
+    ) -> tuple[JsonObject, list[str], JsonObject] | None:
+        """Return properties, required names and rules of a plain object; None if it cannot become
+        arguments.
+        """
         merged = self._merge_all_of(schema)
         properties = merged.get("properties")
         if (
@@ -102,7 +127,9 @@ class BodyWriter:
         if merged.get("type", "object") != "object":
             return None
         rules: JsonObject = {key: merged[key] for key in ("anyOf", "oneOf") if key in merged}
-        if not all(_is_required_rule(branch, properties) for rule in rules.values() for branch in rule):
+        if not all(
+            _is_required_rule(branch, properties) for rule in rules.values() for branch in rule
+        ):
             return None
         required = [name for name in merged.get("required", []) if name in properties]
         return properties, required, rules
@@ -113,10 +140,12 @@ class BodyWriter:
             return schema
         merged: JsonObject = {"type": "object", "properties": {}, "required": []}
         for part in self._schemas.list_branches(schema, ("allOf",)):
-            merged = _merge_objects(merged, {key: value for key, value in part.items() if key != "allOf"})
+            merged = _merge_objects(
+                merged, {key: value for key, value in part.items() if key != "allOf"}
+            )
         return merged
 
-    # --- forms and text --------------------------------------------------------------------------------------------
+    # --- forms and text ---------------------------------------------------------------------------
 
     def _add_form(self, media: _MediaType) -> None:
         members = self._schemas.find_members(self._merge_all_of(media.schema))
@@ -125,12 +154,18 @@ class BodyWriter:
             return
         fields: dict[str, str] = {}
         for name, schema in members[0].items():
-            self._add_field(fields, name, schema, as_mapping(media.encoding.get(name)), name in members[1])
-        self._request.body = "&".join(f"{quote(name, safe='')}={value}" for name, value in fields.items())
+            self._add_field(
+                fields, name, schema, as_mapping(media.encoding.get(name)), name in members[1]
+            )
+        self._request.body = "&".join(
+            f"{quote(name, safe='')}={value}" for name, value in fields.items()
+        )
         self._set_type(media.media_type)
 
     def _add_unknown_fields(self, media: _MediaType) -> None:
-        """Add a form as one argument, unless it has no fields: some documents declare one if there is no body."""
+        """Add a form as one argument, unless it has no fields: some documents declare one if there
+        is no body.
+        """
         if media.schema.get("properties") == {} and "additionalProperties" not in media.schema:
             return
         description = media.schema.get("description", "The fields of the form.")
@@ -145,17 +180,28 @@ class BodyWriter:
             self._request.omit("its body is omitted: it is multipart with unknown parts")
 
     def _add_field(
-        self, fields: dict[str, str], name: str, schema: JsonObject, encoding: JsonMapping, required: bool
+        self,
+        fields: dict[str, str],
+        name: str,
+        schema: JsonObject,
+        encoding: JsonMapping,
+        required: bool,
     ) -> None:
         types = self._schemas.find_types(schema)
         if encoding.get("style") == "deepObject":
             add_fields(self._request, fields, "body", name, schema, required=required)
             return
-        is_complex = "object" in types or "object" in self._schemas.find_types(schema.get("items") or {})
+        is_complex = "object" in types or "object" in self._schemas.find_types(
+            schema.get("items") or {}
+        )
         field_schema = to_json_text_schema(schema) if is_complex else schema
         placeholder = self._add(name, field_schema, required=required)
         style = as_text(encoding.get("style")) or "form"
-        is_joined = "array" in types and not is_complex and encoding.get("explode", style == "form") is not True
+        is_joined = (
+            "array" in types
+            and not is_complex
+            and encoding.get("explode", style == "form") is not True
+        )
         fields[name] = join_list(placeholder, get_list_format(style)) if is_joined else placeholder
 
     def _add_multipart(self, media: _MediaType) -> None:
@@ -170,9 +216,13 @@ class BodyWriter:
             for name, schema in members[0].items()
         }
         media_type = media.media_type.partition(";")[0].strip().lower()
-        self._request.headers["Content-Type"] = media_type if media_type.startswith("multipart/") else FORM_DATA
+        self._request.headers["Content-Type"] = (
+            media_type if media_type.startswith("multipart/") else FORM_DATA
+        )
 
-    def _build_part(self, name: str, schema: JsonObject, encoding: JsonMapping, required: bool) -> Any:
+    def _build_part(
+        self, name: str, schema: JsonObject, encoding: JsonMapping, required: bool
+    ) -> Any:
         content_type = as_text(encoding.get("contentType"))
         is_list = self._is_file(schema.get("items") or {})
         if is_list or self._is_file(schema):
@@ -186,17 +236,23 @@ class BodyWriter:
 
     def _is_file(self, schema: JsonObject) -> bool:
         return any(
-            part.get("format") == "binary" or _BINARY_TYPES.fullmatch(part.get("contentMediaType", ""))
+            part.get("format") == "binary"
+            or _BINARY_TYPES.fullmatch(part.get("contentMediaType", ""))
             for part in self._schemas.list_branches(schema)
         )
 
     def _add_text(self, media: _MediaType) -> None:
         media_type = media.media_type.partition(";")[0].strip().lower()
         if "xml" not in media_type and (self._is_file(media.schema) or is_binary(media_type)):
-            self._request.body = to_file(self._add("body", to_file_schema(media.schema), required=media.required))
+            self._request.body = to_file(
+                self._add("body", to_file_schema(media.schema), required=media.required)
+            )
             self._set_type(OTHER_TYPE if "*" in media_type else media.media_type)
             return
-        self._set_argument(media, {"type": "string", "description": f"The body, as text ({media.media_type[:60]})."})
+        self._set_argument(
+            media,
+            {"type": "string", "description": f"The body, as text ({media.media_type[:60]})."},
+        )
         self._set_type("text/plain" if "*" in media.media_type else media.media_type)
 
 
@@ -215,7 +271,9 @@ def is_binary(media_type: str) -> bool:
 
 def to_file_schema(schema: JsonObject) -> JsonObject:
     """Return the schema of an argument that names or contains a file."""
-    description = f"{schema.get('description', '')} A path, or an object with base64 and filename.".strip()
+    description = (
+        f"{schema.get('description', '')} A path, or an object with base64 and filename.".strip()
+    )
     return {"type": ["string", "object"], "description": description}
 
 
@@ -225,7 +283,11 @@ def to_file(placeholder: str) -> str:
 
 def _is_required_rule(branch: Any, properties: JsonObject) -> bool:
     names = branch.get("required") if isinstance(branch, dict) else None
-    return isinstance(names, list) and branch.keys() == {"required"} and all(name in properties for name in names)
+    return (
+        isinstance(names, list)
+        and branch.keys() == {"required"}
+        and all(name in properties for name in names)
+    )
 
 
 def _merge_objects(left: JsonObject, right: JsonObject) -> JsonObject:
@@ -233,4 +295,9 @@ def _merge_objects(left: JsonObject, right: JsonObject) -> JsonObject:
     for name, schema in right.get("properties", {}).items():
         differs = name in properties and properties[name] != schema
         properties[name] = {"allOf": [properties[name], schema]} if differs else schema
-    return {**right, **left, "properties": properties, "required": [*left["required"], *right.get("required", [])]}
+    return {
+        **right,
+        **left,
+        "properties": properties,
+        "required": [*left["required"], *right.get("required", [])],
+    }

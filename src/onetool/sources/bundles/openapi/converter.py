@@ -45,15 +45,21 @@ def to_bundle(
     auth: str | None = None,
     headers: Iterable[str] = (),
 ) -> BundleImport:
-    """Convert a document. `name` becomes the slug of the bundle; `server` replaces the base URL of the API.
+    """Convert a document.
+
+    `name` becomes the slug of the bundle; `server` replaces the base URL of the API.
 
     `auth` is the authentication of operations that declare none; `headers` are sent by all tools.
     """
-    return _DocumentConverter(parse_document(document), name, server, Additions.parse(auth, headers)).convert()
+    return _DocumentConverter(
+        parse_document(document), name, server, Additions.parse(auth, headers)
+    ).convert()
 
 
 class _DocumentConverter:
-    def __init__(self, document: OpenApiDocument, name: str, server: str | None, additions: Additions) -> None:
+    def __init__(
+        self, document: OpenApiDocument, name: str, server: str | None, additions: Additions
+    ) -> None:
         info = document.get_section("info")
         title = shorten(info.get("title"), MAX_NAME_LENGTH)
         self._document = document
@@ -63,7 +69,9 @@ class _DocumentConverter:
         self._security = SecuritySchemes(
             _list_schemes(document), self._references, self._bundle["slug"], additions.scheme
         )
-        self._operations = OperationConverter(document, ServerUrls(server), self._security, self._references, additions)
+        self._operations = OperationConverter(
+            document, ServerUrls(server), self._security, self._references, additions
+        )
         self._slugs = names.UniqueNames()
         self._tools: dict[str, ConvertedTool] = {}
         self._problems: dict[str, list[str]] = {}  # locations by reason
@@ -78,7 +86,8 @@ class _DocumentConverter:
         if not self._tools:
             raise self._get_no_tools_error()
         tools: list[ToolEntry] = [
-            (slug, self._version, {**tool.body, "origin": "openapi"}) for slug, tool in self._tools.items()
+            (slug, self._version, {**tool.body, "origin": "openapi"})
+            for slug, tool in self._tools.items()
         ]
         problems = [clean(problem, MAX_PROBLEM_LENGTH) for problem in self._list_problems()]
         hosts = dict.fromkeys(parse_host(tool.base) for tool in self._tools.values())
@@ -105,19 +114,30 @@ class _DocumentConverter:
         self._problems.setdefault(reason, []).append(str(location))
 
     def _get_no_tools_error(self) -> BundleError:
-        """Return the error for a document without usable operations, with the reason of the first one."""
+        """Return the error for a document without usable operations, with the reason of the first
+        one.
+        """
         if self._errors:
             return self._errors[0]
         if self._problems:
-            return invalid(f"no operation of the document can be imported: {next(iter(self._problems))}")
+            return invalid(
+                f"no operation of the document can be imported: {next(iter(self._problems))}"
+            )
         return invalid("the document has no operations under `paths`")
 
     def _list_problems(self) -> list[str]:
-        problems = [f"{_format_locations(locations)}: {reason}" for reason, locations in self._problems.items()]
+        problems = [
+            f"{_format_locations(locations)}: {reason}"
+            for reason, locations in self._problems.items()
+        ]
         undefined = _format_names(self._security.undefined)
         unresolved = _format_names(self._operations.unresolved)
         problems += [f"undefined security schemes are ignored: {undefined}"] if undefined else []
-        problems += [f"unresolved or external references accept any value: {unresolved}"] if unresolved else []
+        problems += (
+            [f"unresolved or external references accept any value: {unresolved}"]
+            if unresolved
+            else []
+        )
         return problems
 
 

@@ -1,6 +1,8 @@
-"""OpenAPI documents: parsing JSON or YAML with limits, resolving `$ref`, and shortening descriptions for a model.
+"""OpenAPI documents: parsing JSON or YAML with limits, resolving `$ref`, and shortening
+descriptions for a model.
 
-Only the version of the document is checked here. References are resolved inside one document; nothing is ever fetched.
+Only the version of the document is checked here. References are resolved inside one document;
+nothing is ever fetched.
 """
 
 from collections.abc import Iterator
@@ -61,7 +63,10 @@ class References:
 
     def find_target(self, reference: str) -> Any:
         if not reference.startswith("#"):
-            raise invalid(f"references to another document are not supported: {quote(reference, MAX_SHOWN_CHARS)}")
+            raise invalid(
+                "references to another document are not supported:"
+                f" {quote(reference, MAX_SHOWN_CHARS)}"
+            )
         pointer = unquote(reference[1:])
         if pointer and not pointer.startswith("/"):
             raise invalid(f"the reference {quote(reference, MAX_SHOWN_CHARS)} cannot be resolved")
@@ -215,8 +220,13 @@ def _iterate_children(node: Any) -> Iterator[Any]:
 def _is_swagger(root: JsonMapping) -> bool:
     version = root.get("openapi", root.get("swagger"))
     if version is None:
-        raise invalid('not an OpenAPI document: neither `openapi: 3.x` nor `swagger: "2.0"` at the top level')
+        raise invalid(
+            'not an OpenAPI document: neither `openapi: 3.x` nor `swagger: "2.0"` at the top level'
+        )
     number = str(version).partition(".")[0]
     if number not in {"2", "3"}:
-        raise invalid(f"unsupported OpenAPI version {quote(str(version), 20)} (expected 3.0, 3.1 or Swagger 2.0)")
+        raise invalid(
+            f"unsupported OpenAPI version {quote(str(version), 20)} (expected 3.0, 3.1 or Swagger"
+            " 2.0)"
+        )
     return number == "2"

@@ -11,7 +11,17 @@ from keyword import iskeyword
 MAX_LENGTH = 64
 MAX_TAGS = 10
 # Words to ignore in titles: "Swagger Petstore - OpenAPI 3.0" is the petstore.
-_NOISE_WORDS = {"api", "apis", "rest", "restful", "openapi", "swagger", "spec", "specification", "specifications"}
+_NOISE_WORDS = {
+    "api",
+    "apis",
+    "rest",
+    "restful",
+    "openapi",
+    "swagger",
+    "spec",
+    "specification",
+    "specifications",
+}
 _NOISE_WORDS |= {"documentation", "docs", "reference", "definition"}
 _NUMBER = re.compile(r"v?\d+")
 _APOSTROPHE = re.compile(r"['\u2019]s?\b")
@@ -19,13 +29,17 @@ _CAMEL_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def split_words(text: str) -> list[str]:
-    """Split `listPets`, `list_pets` and `pets/list` into lower-case words of letters and decimal digits."""
+    """Split `listPets`, `list_pets` and `pets/list` into lower-case words of letters and decimal
+    digits.
+    """
     return _split_plain_words(_CAMEL_BOUNDARY.sub(" ", text))
 
 
 def _split_plain_words(text: str) -> list[str]:
     joined = _APOSTROPHE.sub("", unicodedata.normalize("NFC", text)).lower()
-    return "".join(character if _is_letter_or_digit(character) else " " for character in joined).split()
+    return "".join(
+        character if _is_letter_or_digit(character) else " " for character in joined
+    ).split()
 
 
 def _is_letter_or_digit(character: str) -> bool:
@@ -47,8 +61,15 @@ def build_slug(parts: list[str]) -> str:
 def build_bundle_slug(name: str, title: str) -> str:
     """Return a slug for the given name, else for the significant words of the title."""
     title_words = _split_plain_words(title)  # a name like GitHub is one word
-    significant = [word for word in title_words if word not in _NOISE_WORDS and not _NUMBER.fullmatch(word)]
-    candidate = build_slug(_split_plain_words(name)) or build_slug(significant) or build_slug(title_words) or "api"
+    significant = [
+        word for word in title_words if word not in _NOISE_WORDS and not _NUMBER.fullmatch(word)
+    ]
+    candidate = (
+        build_slug(_split_plain_words(name))
+        or build_slug(significant)
+        or build_slug(title_words)
+        or "api"
+    )
     return candidate if is_python_name(candidate) else build_slug(["api", *candidate.split("-")])
 
 
@@ -63,7 +84,10 @@ def build_operation_slug(operation_id: str, method: str, path: str) -> str:
 
 
 class UniqueNames:
-    """A set of unique names. It remembers the last number of each name, because thousands may be equal."""
+    """A set of unique names.
+
+    It remembers the last number of each name, because thousands may be equal.
+    """
 
     def __init__(self, separator: str = "-") -> None:
         self._separator = separator
@@ -85,7 +109,10 @@ class UniqueNames:
 
 def to_version(text: object) -> str:
     """Return a valid version for `info.version`; `1` if no valid characters remain."""
-    allowed = "".join(c if c == "." or _is_letter_or_digit(c) else "-" for c in str(text if text is not None else ""))
+    allowed = "".join(
+        c if c == "." or _is_letter_or_digit(c) else "-"
+        for c in str(text if text is not None else "")
+    )
     valid = re.sub(r"-{2,}", "-", allowed).strip("-")[:MAX_LENGTH]
     return valid if valid.strip(".") else "1"
 
@@ -104,17 +131,24 @@ def _to_ascii_slug(text: str) -> str:
 def to_argument_name(text: str, location: str, used_names: UniqueNames) -> str:
     """Return a Python name for a parameter, followed by its location if the name is already used."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    name = re.sub(r"\W+", "_", plain.replace("[]", ""), flags=re.ASCII).strip("_")[:MAX_LENGTH] or location
+    name = (
+        re.sub(r"\W+", "_", plain.replace("[]", ""), flags=re.ASCII).strip("_")[:MAX_LENGTH]
+        or location
+    )
     name = f"{location}_{name}" if name[0].isdigit() else name
     name = f"{name}_" if iskeyword(name) else name
     return used_names.claim(f"{name[: MAX_LENGTH - 10]}_{location}" if name in used_names else name)
 
 
 def to_secret_name(bundle: str, scheme: str) -> str:
-    """Return the secret name, like `PETSTORE_API_KEY` for the scheme `api_key` of the bundle `petstore`."""
+    """Return the secret name, like `PETSTORE_API_KEY` for the scheme `api_key` of the bundle
+    `petstore`.
+    """
     bundle_words = _to_ascii_slug(bundle).split("-")
     scheme_words = _to_ascii_slug(scheme).split("-")
     has_prefix = scheme_words[: len(bundle_words)] == bundle_words
-    parts = [part for part in (scheme_words if has_prefix else bundle_words + scheme_words) if part] or ["API", "KEY"]
+    parts = [
+        part for part in (scheme_words if has_prefix else bundle_words + scheme_words) if part
+    ] or ["API", "KEY"]
     name = "_".join(parts).upper()[:MAX_LENGTH].strip("_")
     return f"API_{name}" if name[0].isdigit() else name

@@ -1,7 +1,7 @@
 """Conversion of an operation to a tool: a validated request body for the store.
 
-The base URL is that of the first usable server of the document, with the defaults of its variables. A relative URL
-cannot be resolved, because only the user knows where the document came from.
+The base URL is that of the first usable server of the document, with the defaults of its variables.
+A relative URL cannot be resolved, because only the user knows where the document came from.
 """
 
 import re
@@ -44,7 +44,10 @@ from onetool_child.json_types import JsonMapping, JsonObject
 _AUTHORITY = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 MAX_NAME_LENGTH = 120
 BASE_COST = 50  # of an operation, in schema nodes
-SAVE_TO: JsonObject = {"type": "string", "description": "Path of the file to write the response to."}
+SAVE_TO: JsonObject = {
+    "type": "string",
+    "description": "Path of the file to write the response to.",
+}
 FULL_RESPONSE: JsonObject = {
     "type": "boolean",
     "description": "Return status, headers, links and body, not only the body.",
@@ -54,7 +57,9 @@ METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """`scheme` is the security scheme of operations that declare none; `headers` are sent by all tools."""
+    """`scheme` is the security scheme of operations that declare none; `headers` are sent by all
+    tools.
+    """
 
     scheme: JsonMapping | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +72,9 @@ class Additions:
     @property
     def secrets(self) -> list[str]:
         """The names of the secrets in the headers."""
-        return [part.name for value in self.headers.values() for part in list_placeholders(parse(value))]
+        return [
+            part.name for value in self.headers.values() for part in list_placeholders(parse(value))
+        ]
 
 
 def _parse_scheme(auth: str) -> JsonMapping:
@@ -75,7 +82,9 @@ def _parse_scheme(auth: str) -> JsonMapping:
     if auth in {"bearer", "basic"}:
         return {"type": "http", "scheme": auth}
     if kind not in {"header", "query"} or not name:
-        raise invalid(f"invalid auth {quote(auth, 60)} (expected bearer, basic, header:NAME or query:NAME)")
+        raise invalid(
+            f"invalid auth {quote(auth, 60)} (expected bearer, basic, header:NAME or query:NAME)"
+        )
     return {"type": "apiKey", "in": kind, "name": name}
 
 
@@ -84,14 +93,21 @@ def _parse_headers(headers: Iterable[str]) -> dict[str, str]:
     for text in headers:
         name, colon, value = (part.strip() for part in text.partition(":"))
         if not colon or not value:
-            raise invalid(f"invalid header {quote(name, 60)} (expected a header like 'X-Version: 2')")
+            raise invalid(
+                f"invalid header {quote(name, 60)} (expected a header like 'X-Version: 2')"
+            )
         try:
             check_headers({name: value})
             placeholders = list_placeholders(parse(value))
         except ValueError as error:
             raise invalid(f"invalid header {quote(name, 60)}: {error}") from None
-        if argument := next((placeholder for placeholder in placeholders if not placeholder.is_secret), None):
-            raise invalid(f"invalid header {quote(name, 60)}: {argument} is not a secret (expected ${{secret:NAME}})")
+        if argument := next(
+            (placeholder for placeholder in placeholders if not placeholder.is_secret), None
+        ):
+            raise invalid(
+                f"invalid header {quote(name, 60)}: {argument} is not a secret (expected"
+                " ${secret:NAME})"
+            )
         if is_secret_name(name, or_key=True) and not placeholders:
             raise invalid(
                 f"header {quote(name, 60)} contains a credential; run `onetool secret set NAME`, "
@@ -102,11 +118,16 @@ def _parse_headers(headers: Iterable[str]) -> dict[str, str]:
 
 
 class ServerUrls:
-    """The base URLs of operations. `override` is a base URL from the user, which replaces those of the document."""
+    """The base URLs of operations.
+
+    `override` is a base URL from the user, which replaces those of the document.
+    """
 
     def __init__(self, override: str | None) -> None:
         self._override = (
-            None if override is None else _validate(override if "://" in override else f"https://{override}")
+            None
+            if override is None
+            else _validate(override if "://" in override else f"https://{override}")
         )
 
     def find_base_url(self, servers: Iterable[Any]) -> str:
@@ -118,15 +139,28 @@ class ServerUrls:
         if not absolute:
             path = urls[0].strip("/")
             is_printable = path and re.fullmatch(r"[\w./~-]{0,79}", path)
-            example = f"https://api.example.com/{path}" if is_printable else "https://api.example.com"
-            reason = f"the document does not declare the host of the API (only {quote(urls[0], 100)})"
-            raise invalid(f'{reason}; set server="{example}"', needs="server", example=example, reason=reason)
+            example = (
+                f"https://api.example.com/{path}" if is_printable else "https://api.example.com"
+            )
+            reason = (
+                f"the document does not declare the host of the API (only {quote(urls[0], 100)})"
+            )
+            raise invalid(
+                f'{reason}; set server="{example}"', needs="server", example=example, reason=reason
+            )
         return next(filter(None, map(_validate_or_none, absolute)), None) or _validate(absolute[0])
 
 
 def find_servers(*locations: JsonMapping) -> list[Any]:
     """Return the servers of the operation, else of its path, else of the document."""
-    return next((as_list(location["servers"]) for location in locations if as_list(location.get("servers"))), [])
+    return next(
+        (
+            as_list(location["servers"])
+            for location in locations
+            if as_list(location.get("servers"))
+        ),
+        [],
+    )
 
 
 def _fill_variables(server: JsonMapping) -> str:
@@ -152,16 +186,22 @@ def _validate_or_none(url: str) -> str | None:
 def _validate(url: str) -> str:
     try:
         parts = urlsplit(url)
-        is_valid = parts.scheme in {"http", "https"} and _AUTHORITY.fullmatch(parts.netloc) and parts.port != 0
+        is_valid = (
+            parts.scheme in {"http", "https"}
+            and _AUTHORITY.fullmatch(parts.netloc)
+            and parts.port != 0
+        )
     except ValueError:  # a port over 65535, or half of a bracket
         is_valid = False
     if not is_valid:
         raise invalid(
-            f"invalid base URL {quote(url, 200)} (expected a URL like https://api.example.com/v1)", needs="server"
+            f"invalid base URL {quote(url, 200)} (expected a URL like https://api.example.com/v1)",
+            needs="server",
         )
     if "{" in parts.path:
         raise invalid(
-            f"the base URL {quote(url, 200)} has a variable without default; set the complete URL", needs="server"
+            f"the base URL {quote(url, 200)} has a variable without default; set the complete URL",
+            needs="server",
         )
     return f"{parts.scheme}://{parts.netloc.lower()}{encode_path(parts.path).rstrip('/')}"
 
@@ -223,7 +263,10 @@ class OperationConverter:
         BodyWriter(request).add(operation.get("requestBody"))
         secrets = self._add_credentials(request, operation)
         self._add_response(request, operation)
-        for name, value in self._additions.headers.items():  # last, because they replace those of the document
+        for (
+            name,
+            value,
+        ) in self._additions.headers.items():  # last, because they replace those of the document
             request.remove("header", name)
             request.headers[name] = value
         return ConvertedTool(self._build_tool(location, request), base, secrets, request.omissions)
@@ -235,40 +278,59 @@ class OperationConverter:
         return {**location.operation, "parameters": parameters}
 
     def _merge_parameters(self, location: OperationLocation) -> list[JsonMapping]:
-        """Return the parameters of the path and the operation; those of the operation take precedence."""
+        """Return the parameters of the path and the operation; those of the operation take
+        precedence.
+        """
         parameters: dict[tuple[str, str], JsonMapping] = {}
-        for definition in [*as_list(location.item.get("parameters")), *as_list(location.operation.get("parameters"))]:
+        for definition in [
+            *as_list(location.item.get("parameters")),
+            *as_list(location.operation.get("parameters")),
+        ]:
             parameter = self._references.resolve_mapping(definition)
             parameters[as_text(parameter.get("name")), as_text(parameter.get("in"))] = parameter
         return list(parameters.values())
 
-    # --- the request -----------------------------------------------------------------------------------------------
+    # --- the request ------------------------------------------------------------------------------
 
-    def _add_path_and_parameters(self, request: RequestBuilder, base: str, path: str, operation: JsonMapping) -> None:
-        parameters = [Parameter(definition, self._schemas) for definition in operation["parameters"]]
+    def _add_path_and_parameters(
+        self, request: RequestBuilder, base: str, path: str, operation: JsonMapping
+    ) -> None:
+        parameters = [
+            Parameter(definition, self._schemas) for definition in operation["parameters"]
+        ]
         writer = ParameterWriter(request)
-        path_parameters = {parameter.name: parameter for parameter in parameters if parameter.location == "path"}
+        path_parameters = {
+            parameter.name: parameter for parameter in parameters if parameter.location == "path"
+        }
         plain_path, _, query = path.partition("#")[0].partition("?")
         placeholders = {}
-        for name in VARIABLE.findall(plain_path):  # including variables that the document does not describe
+        for name in VARIABLE.findall(
+            plain_path
+        ):  # including variables that the document does not describe
             if name not in placeholders:
                 undeclared = {"name": name, "in": "path", "schema": {"type": "string"}}
                 parameter = path_parameters.get(name) or Parameter(undeclared, self._schemas)
                 placeholders[name] = writer.build_path_segment(parameter)
         request.url = build_url_template(base, plain_path, placeholders)
-        request.query.update({escape_literal(name): escape_literal(value) for name, value in parse_qsl(query)})
+        request.query.update(
+            {escape_literal(name): escape_literal(value) for name, value in parse_qsl(query)}
+        )
         for parameter in parameters:
             if parameter.location != "path":
                 writer.add(parameter)
 
     def _add_credentials(self, request: RequestBuilder, operation: JsonMapping) -> list[str]:
-        """Add the credentials. A credential that is also described as a parameter does not become an argument."""
+        """Add the credentials.
+
+        A credential that is also described as a parameter does not become an argument.
+        """
         security = operation.get("security", self._document.root.get("security"))
         credentials = self._security.find_credentials(security)
         if not credentials.secrets and security != []:
             credentials = self._security.create_default_credentials()
         described = {
-            (parameter.get("in"), as_text(parameter.get("name")).lower()) for parameter in operation["parameters"]
+            (parameter.get("in"), as_text(parameter.get("name")).lower())
+            for parameter in operation["parameters"]
         }
         if credentials.auth is None and ("header", "authorization") in described:
             credentials = self._security.create_header_credentials("Authorization")
@@ -286,8 +348,16 @@ class OperationConverter:
         responses = as_mapping(operation.get("responses"))
         definitions = [responses[code] for code in responses if str(code).startswith("2")]
         successful = [self._references.resolve_or_empty(definition) for definition in definitions]
-        media_types = [media_type for response in successful for media_type in as_mapping(response.get("content"))]
-        plain = [kind for kind in media_types if kind.isascii() and kind.isprintable() and "*" not in kind]
+        media_types = [
+            media_type
+            for response in successful
+            for media_type in as_mapping(response.get("content"))
+        ]
+        plain = [
+            kind
+            for kind in media_types
+            if kind.isascii() and kind.isprintable() and "*" not in kind
+        ]
         bare = [kind.partition(";")[0].strip().lower() for kind in plain]
         json_type = next((kind for kind in plain if "json" in kind), None)
         if json_type:
@@ -296,11 +366,15 @@ class OperationConverter:
             request.headers["Accept"] = EVENT_STREAM
             request.response["mode"] = "events"
         elif any(map(is_binary, bare)):
-            request.response["saveTo"] = request.add_argument("save_to", "response", SAVE_TO, required=False)
+            request.response["saveTo"] = request.add_argument(
+                "save_to", "response", SAVE_TO, required=False
+            )
         if any(as_mapping(response.get("headers")) for response in successful):
-            request.response["full"] = request.add_argument("full_response", "response", FULL_RESPONSE, required=False)
+            request.response["full"] = request.add_argument(
+                "full_response", "response", FULL_RESPONSE, required=False
+            )
 
-    # --- the tool --------------------------------------------------------------------------------------------------
+    # --- the tool ---------------------------------------------------------------------------------
 
     def _build_tool(self, location: OperationLocation, request: RequestBuilder) -> JsonObject:
         from onetool.sources.bundles.model import ToolDraft
@@ -310,7 +384,9 @@ class OperationConverter:
             "displayName": self._choose_display_name(location),
             "isEnabled": True,
             "type": "http",
-            "description": describe_operation(operation.get("summary"), operation.get("description")),
+            "description": describe_operation(
+                operation.get("summary"), operation.get("description")
+            ),
             "tags": to_tags(tag for tag in as_list(operation.get("tags")) if isinstance(tag, str)),
             "argSchema": request.build_schema(),
             "httpImpl": request.build_implementation(),
@@ -320,14 +396,20 @@ class OperationConverter:
 
     @staticmethod
     def _choose_display_name(location: OperationLocation) -> str:
-        for text in (location.operation.get("summary"), location.operation.get("operationId"), str(location)):
+        for text in (
+            location.operation.get("summary"),
+            location.operation.get("operationId"),
+            str(location),
+        ):
             name = " ".join(shorten(text, MAX_NAME_LENGTH).split())
             if name:
                 return name
         return location.method.upper()
 
 
-def iterate_operations(document: OpenApiDocument, references: References) -> Iterable[tuple[OperationLocation, str]]:
+def iterate_operations(
+    document: OpenApiDocument, references: References
+) -> Iterable[tuple[OperationLocation, str]]:
     """Yield all operations, with a reason for those that cannot be resolved."""
     for path, definition in document.get_section("paths").items():
         if not path.startswith("/") and path.startswith("x-"):
@@ -335,7 +417,9 @@ def iterate_operations(document: OpenApiDocument, references: References) -> Ite
         yield from _iterate_path(path, definition, references)
 
 
-def _iterate_path(path: str, definition: Any, references: References) -> Iterable[tuple[OperationLocation, str]]:
+def _iterate_path(
+    path: str, definition: Any, references: References
+) -> Iterable[tuple[OperationLocation, str]]:
     try:
         item = references.resolve_mapping(definition)
     except BundleError as error:

@@ -1,7 +1,8 @@
 """Conversion of parameters in the path, the query, headers and cookies to templates of a request.
 
-A list is repeated or joined, depending on its style. An object becomes one argument per property, or one argument if
-its keys are not known. Parameters that a template cannot express are omitted and reported.
+A list is repeated or joined, depending on its style. An object becomes one argument per property,
+or one argument if its keys are not known. Parameters that a template cannot express are omitted and
+reported.
 """
 
 from typing import Any
@@ -44,13 +45,19 @@ class Parameter:
         self.types = schemas.find_types(self.schema)
         self.schema = _drop_string_examples(self.schema, self.types)
         item = schemas.find_types(self.schema.get("items") or {})
-        self.is_flat = "object" not in self.types and ("array" not in self.types or not item or bool(item & _SCALARS))
-        self.style = as_text(definition.get("style")) or ("form" if self.location in {"query", "cookie"} else "simple")
+        self.is_flat = "object" not in self.types and (
+            "array" not in self.types or not item or bool(item & _SCALARS)
+        )
+        self.style = as_text(definition.get("style")) or (
+            "form" if self.location in {"query", "cookie"} else "simple"
+        )
         self.explode = definition.get("explode", self.style in {"form", "deepObject"}) is True
 
     @property
     def is_argument(self) -> bool:
-        return bool(self.name) and not (self.location == "header" and self.name.lower() in _IGNORED_HEADERS)
+        return bool(self.name) and not (
+            self.location == "header" and self.name.lower() in _IGNORED_HEADERS
+        )
 
 
 def _find_schema(definition: JsonMapping, references: References) -> tuple[bool, Any]:
@@ -80,19 +87,25 @@ class ParameterWriter:
         writers = {"query": self._add_query, "header": self._add_header, "cookie": self._add_cookie}
         if parameter.location not in writers:
             raise invalid(
-                f"parameter {quote(parameter.name, 60)}: unsupported location {quote(parameter.location, 60)}"
+                f"parameter {quote(parameter.name, 60)}: unsupported location"
+                f" {quote(parameter.location, 60)}"
             )
         if parameter.is_argument:
             writers[parameter.location](parameter)
 
     def build_path_segment(self, parameter: Parameter) -> str:
         """Return the template of a path parameter."""
-        prefix = {"label": ".", "matrix": f";{encode_path(parameter.name)}="}.get(parameter.style, "")
+        prefix = {"label": ".", "matrix": f";{encode_path(parameter.name)}="}.get(
+            parameter.style, ""
+        )
         if not (parameter.is_flat or parameter.is_json):
-            raise invalid(f"path parameter {quote(parameter.name, 60)}: objects and lists of lists are not supported")
+            raise invalid(
+                f"path parameter {quote(parameter.name, 60)}: objects and lists of lists are not"
+                " supported"
+            )
         return f"{prefix}{self._add_single_value(parameter)}"
 
-    # --- the query -------------------------------------------------------------------------------------------------
+    # --- the query --------------------------------------------------------------------------------
 
     def _add_query(self, parameter: Parameter) -> None:
         if parameter.is_json or not parameter.types & {"object", "array"}:
@@ -107,7 +120,9 @@ class ParameterWriter:
             self._set_query(parameter.name, self._add_argument(parameter))
             if parameter.style != "deepObject":
                 name = parameter.name[:60]
-                self._request.omit(f"{name} is sent as {name}[0][key]: the document does not define its format")
+                self._request.omit(
+                    f"{name} is sent as {name}[0][key]: the document does not define its format"
+                )
         elif parameter.style == "deepObject":
             self._set_query(f"{parameter.name}[]", self._add_argument(parameter))
         else:
@@ -124,32 +139,45 @@ class ParameterWriter:
             return
         fields: dict[str, str] = {}
         name = "" if parameter.style == "form" else parameter.name
-        add_fields(self._request, fields, "query", name, parameter.schema, required=parameter.required)
+        add_fields(
+            self._request, fields, "query", name, parameter.schema, required=parameter.required
+        )
         for name, value in fields.items():
             self._set_query(name, value)
 
     def _set_query(self, name: str, value: str) -> None:
         self._request.query[escape_literal(name)] = value
 
-    # --- headers and cookies ---------------------------------------------------------------------------------------
+    # --- headers and cookies ----------------------------------------------------------------------
 
     def _add_header(self, parameter: Parameter) -> None:
         if not (parameter.is_flat or parameter.is_json):
             self._omit(parameter, "objects and lists of lists are not supported in a header")
         elif parameter.name.lower() not in map(str.lower, self._request.headers):
-            self._request.headers[escape_literal(parameter.name)] = self._add_single_value(parameter)
+            self._request.headers[escape_literal(parameter.name)] = self._add_single_value(
+                parameter
+            )
 
     def _add_cookie(self, parameter: Parameter) -> None:
-        """Add a cookie. All cookies share one header, so an omitted optional cookie would remove the others."""
-        if parameter.types & {"object", "array"} or (self._request.cookies and not parameter.required):
+        """Add a cookie.
+
+        All cookies share one header, so an omitted optional cookie would remove the others.
+        """
+        if parameter.types & {"object", "array"} or (
+            self._request.cookies and not parameter.required
+        ):
             self._omit(parameter, "lists, objects and a second optional cookie are not supported")
             return
-        self._request.cookies.append(f"{escape_literal(parameter.name)}={self._add_argument(parameter)}")
+        self._request.cookies.append(
+            f"{escape_literal(parameter.name)}={self._add_argument(parameter)}"
+        )
 
-    # --- values ----------------------------------------------------------------------------------------------------
+    # --- values -----------------------------------------------------------------------------------
 
     def _add_single_value(self, parameter: Parameter) -> str:
-        """Add an argument and return the placeholder of a single string, even if the parameter is a list."""
+        """Add an argument and return the placeholder of a single string, even if the parameter is a
+        list.
+        """
         if parameter.is_json and parameter.types - {"string"}:
             parameter.schema = to_json_text_schema(parameter.schema)
         elif "array" in parameter.types:
@@ -181,16 +209,22 @@ def add_fields(
     required: bool,
     depth: int = 0,
 ) -> None:
-    """Add a value to the fields of a query or a form; of an object each property, as `name[key]`, or without a name."""
+    """Add a value to the fields of a query or a form; of an object each property, as `name[key]`,
+    or without a name.
+    """
     types = request.schemas.find_types(schema)
     members = request.schemas.find_members(schema) if "object" in types else None
     if members is not None and depth < _MAX_DEPTH:
         for key, part in members[0].items():
             full_name = f"{name}[{key}]" if name else key
             is_required = required and key in members[1]
-            add_fields(request, fields, location, full_name, part, required=is_required, depth=depth + 1)
+            add_fields(
+                request, fields, location, full_name, part, required=is_required, depth=depth + 1
+            )
         return
-    has_objects = "object" in types or "object" in request.schemas.find_types(schema.get("items") or {})
+    has_objects = "object" in types or "object" in request.schemas.find_types(
+        schema.get("items") or {}
+    )
     is_list = "array" in types and not has_objects and not name.endswith("[]")
     placeholder = request.add_argument(name, location, schema, required=required)
     fields[f"{name}[]" if is_list else name] = placeholder

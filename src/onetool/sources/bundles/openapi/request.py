@@ -1,8 +1,8 @@
 """Builder of one request: its templates, and the arguments that fill them.
 
-Each argument has a unique Python name, wherever its value is sent. Defaults of a document describe what its server
-assumes; they are documented but not sent, because a change of one field must not set all others. A default is used only
-for a required value.
+Each argument has a unique Python name, wherever its value is sent. Defaults of a document describe
+what its server assumes; they are documented but not sent, because a change of one field must not
+set all others. A default is used only for a required value.
 """
 
 import json
@@ -28,7 +28,10 @@ VARIABLE = re.compile(r"\{([^{}]*)\}")
 
 @dataclass(slots=True)
 class RequestBuilder:
-    """The templates and arguments of one request. `omissions` are the reasons for parts that are left out."""
+    """The templates and arguments of one request.
+
+    `omissions` are the reasons for parts that are left out.
+    """
 
     method: str
     schemas: SchemaTranslator
@@ -81,9 +84,16 @@ class RequestBuilder:
     def build_schema(self) -> JsonObject:
         """Return `argSchema`."""
         definitions = self.schemas.collect_definitions(self.arguments.values())
-        arguments = {name: _drop_invalid_default(part, definitions) for name, part in self.arguments.items()}
+        arguments = {
+            name: _drop_invalid_default(part, definitions) for name, part in self.arguments.items()
+        }
         required = [name for name in self.required if "default" not in arguments[name]]
-        schema: JsonObject = {"type": "object", "properties": arguments, "additionalProperties": False, **self.rules}
+        schema: JsonObject = {
+            "type": "object",
+            "properties": arguments,
+            "additionalProperties": False,
+            **self.rules,
+        }
         if required:
             schema["required"] = required
         if definitions:
@@ -93,16 +103,30 @@ class RequestBuilder:
     def build_implementation(self) -> JsonObject:
         """Return `httpImpl`."""
         cookies = [self.headers["Cookie"]] if "Cookie" in self.headers else []
-        headers = {**self.headers, "Cookie": "; ".join([*cookies, *self.cookies])} if self.cookies else self.headers
-        impl = {"method": self.method, "urlTemplate": self.url, "query": self.query, "headers": headers}
+        headers = (
+            {**self.headers, "Cookie": "; ".join([*cookies, *self.cookies])}
+            if self.cookies
+            else self.headers
+        )
+        impl = {
+            "method": self.method,
+            "urlTemplate": self.url,
+            "query": self.query,
+            "headers": headers,
+        }
         optional = {"body": self.body, "auth": self.auth, "response": self.response or None}
         return {**impl, **{key: value for key, value in optional.items() if value is not None}}
 
 
 def build_url_template(base: str, path: str, placeholders: dict[str, str]) -> str:
-    """Return the URL with placeholders for the variables of the path, and everything else percent-encoded."""
+    """Return the URL with placeholders for the variables of the path, and everything else
+    percent-encoded.
+    """
     pieces = VARIABLE.split(path)
-    filled = (placeholders[piece] if index % 2 else encode_path(piece) for index, piece in enumerate(pieces))
+    filled = (
+        placeholders[piece] if index % 2 else encode_path(piece)
+        for index, piece in enumerate(pieces)
+    )
     return f"{base}/{''.join(filled).removeprefix('/')}"
 
 
@@ -120,7 +144,9 @@ def _drop_invalid_default(schema: JsonObject, definitions: JsonObject) -> JsonOb
         return schema
     foreign = ForeignSchema.from_json({**schema, "$defs": definitions})
     try:
-        is_valid = not foreign.is_costly(schema["default"]) and foreign.problem(schema["default"]) is None
+        is_valid = (
+            not foreign.is_costly(schema["default"]) and foreign.problem(schema["default"]) is None
+        )
     except (ArgumentError, ValueError):
         is_valid = False
     return schema if is_valid else {key: value for key, value in schema.items() if key != "default"}

@@ -1,8 +1,9 @@
 """Translation of schemas to JSON Schema 2020-12, without external references and with limited size.
 
-Swagger 2 and OpenAPI 3.0 schemas are converted. Keywords that validators do not know are omitted, so that a schema is
-too permissive rather than wrong. Definitions are translated once and shared by all tools; if a tool would need too many
-of them, the most distant ones accept any value. Keywords with values of the wrong type are omitted too.
+Swagger 2 and OpenAPI 3.0 schemas are converted. Keywords that validators do not know are omitted,
+so that a schema is too permissive rather than wrong. Definitions are translated once and shared by
+all tools; if a tool would need too many of them, the most distant ones accept any value. Keywords
+with values of the wrong type are omitted too.
 """
 
 import re
@@ -28,7 +29,13 @@ from onetool_child.json_types import JsonMapping, JsonObject
 MAX_VALUE_CHARS = 300  # characters of an example or a default
 MAX_CHOICES = 500
 _TYPES = {"string", "number", "integer", "boolean", "array", "object", "null"}
-_TYPE_ALIASES = {"file": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean"}
+_TYPE_ALIASES = {
+    "file": "string",
+    "int": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+}
 _TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
@@ -39,7 +46,14 @@ _TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
 }
 _NUMBER_KEYWORDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-_COUNT_KEYWORDS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
+_COUNT_KEYWORDS = {
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "maxProperties",
+}
 _COUNT_KEYWORDS |= {"minContains", "maxContains"}
 _TEXT_KEYWORDS = {"format", "contentEncoding", "contentMediaType"}
 _TEXT_PATTERN = re.compile(r"[\w./+-]{1,60}")
@@ -75,7 +89,11 @@ def _is_simple(key: str, value: Any) -> bool:
         (key in _NUMBER_KEYWORDS and is_number)
         or (key == "multipleOf" and is_number and value > 0)
         or (key in _COUNT_KEYWORDS and is_number and value >= 0 and value == int(value))
-        or (key in _TEXT_KEYWORDS and isinstance(value, str) and _TEXT_PATTERN.fullmatch(value) is not None)
+        or (
+            key in _TEXT_KEYWORDS
+            and isinstance(value, str)
+            and _TEXT_PATTERN.fullmatch(value) is not None
+        )
         or (key == "pattern" and isinstance(value, str) and is_linear(value))
         or (key == "uniqueItems" and isinstance(value, bool))
         or (key == "deprecated" and value is True)
@@ -98,12 +116,18 @@ def _collect_choices(value: Any) -> list[Any] | None:
 
 
 def _collect_examples(schema: JsonObject) -> list[Any] | None:
-    examples = schema["examples"] if isinstance(schema.get("examples"), list) else [schema.get("example")]
-    return [example for example in examples if example is not None and is_short(example)][:2] or None
+    examples = (
+        schema["examples"] if isinstance(schema.get("examples"), list) else [schema.get("example")]
+    )
+    return [example for example in examples if example is not None and is_short(example)][
+        :2
+    ] or None
 
 
 def is_short(value: Any) -> bool:
-    """Return whether a value can be shown to a model: short, and unchanged by the sanitizer of descriptions."""
+    """Return whether a value can be shown to a model: short, and unchanged by the sanitizer of
+    descriptions.
+    """
     return is_data(value) and len(text := str(value)) <= MAX_VALUE_CHARS and clean(text) == text
 
 
@@ -114,11 +138,12 @@ def list_strings(value: Any) -> list[str]:
 def normalize(parts: JsonObject, schema: JsonObject) -> JsonObject:
     """Normalize all keywords of a schema together."""
     return apply_nullable(
-        _unwrap_single_all_of(_drop_conflicting_type(_convert_exclusive_bounds(parts, schema))), schema
+        _unwrap_single_all_of(_drop_conflicting_type(_convert_exclusive_bounds(parts, schema))),
+        schema,
     )
 
 
-# --- older versions ------------------------------------------------------------------------------------------------
+# --- older versions -------------------------------------------------------------------------------
 
 
 def _convert_exclusive_bounds(parts: JsonObject, schema: JsonObject) -> JsonObject:
@@ -136,17 +161,30 @@ def apply_nullable(parts: JsonObject, schema: JsonObject) -> JsonObject:
         parts = {**parts, "enum": [*parts["enum"], None]}
     kind = parts.get("type")
     if kind is not None:
-        return {**parts, "type": [*([kind] if isinstance(kind, str) else [k for k in kind if k != "null"]), "null"]}
+        return {
+            **parts,
+            "type": [
+                *([kind] if isinstance(kind, str) else [k for k in kind if k != "null"]),
+                "null",
+            ],
+        }
     if not parts.keys() & (SUBSCHEMA_KEYWORDS | {"$ref"}):
         return parts
     annotations = {key: value for key, value in parts.items() if key in _ANNOTATION_KEYWORDS}
-    return {"anyOf": [{key: parts[key] for key in parts if key not in annotations}, {"type": "null"}], **annotations}
+    return {
+        "anyOf": [{key: parts[key] for key in parts if key not in annotations}, {"type": "null"}],
+        **annotations,
+    }
 
 
 def _drop_conflicting_type(parts: JsonObject) -> JsonObject:
     """Drop a type that forbids all values of `enum`."""
     types = [parts["type"]] if isinstance(parts.get("type"), str) else parts.get("type")
-    if types and "enum" in parts and not any(_TYPE_CHECKS[kind](choice) for kind in types for choice in parts["enum"]):
+    if (
+        types
+        and "enum" in parts
+        and not any(_TYPE_CHECKS[kind](choice) for kind in types for choice in parts["enum"])
+    ):
         del parts["type"]
     return parts
 
@@ -171,7 +209,10 @@ class SchemaTranslator:
         self._nodes_left = 0  # of the schema that is being translated
 
     def translate(self, schema: Any) -> JsonObject:
-        """Return the translated schema with a resolved top level. Inner references point to `$defs`."""
+        """Return the translated schema with a resolved top level.
+
+        Inner references point to `$defs`.
+        """
         target = self.references.follow(schema)
         if target is schema or not isinstance(target, dict):
             return self._translate_root(target)
@@ -208,11 +249,15 @@ class SchemaTranslator:
         return {kind for part in self.list_branches(schema) for kind in _get_declared_types(part)}
 
     def find_members(self, schema: JsonObject) -> tuple[JsonObject, list[str]] | None:
-        """Return properties and required names of an object, or of the first object among alternatives."""
+        """Return properties and required names of an object, or of the first object among
+        alternatives.
+        """
         objects = (part for part in self.list_branches(schema) if part.get("properties"))
         return next(((part["properties"], part.get("required", [])) for part in objects), None)
 
-    def list_branches(self, schema: JsonObject, keys: Iterable[str] = ("anyOf", "oneOf", "allOf")) -> list[JsonObject]:
+    def list_branches(
+        self, schema: JsonObject, keys: Iterable[str] = ("anyOf", "oneOf", "allOf")
+    ) -> list[JsonObject]:
         """Return the schema and the subschemas of these keywords, each once, up to a limit."""
         branches: list[JsonObject] = []
         seen: set[int] = set()
@@ -233,24 +278,30 @@ class SchemaTranslator:
 
     def _find_definition_names(self, schema: Any) -> list[str]:
         references = (node.get("$ref") for node in _iterate_nodes(schema))
-        links = (link for link in references if isinstance(link, str) and link.startswith("#/$defs/"))
+        links = (
+            link for link in references if isinstance(link, str) and link.startswith("#/$defs/")
+        )
         return [name for link in links if (name := link.removeprefix("#/$defs/")) in self._targets]
 
     def spend(self, nodes: int) -> None:
         self._budget_left -= nodes
         if self._budget_left < 0:
             raise BundleError(
-                "the document is too large: its references expand to too many schemas", code="too_large", details={}
+                "the document is too large: its references expand to too many schemas",
+                code="too_large",
+                details={},
             )
 
-    # --- references ------------------------------------------------------------------------------------------------
+    # --- references -------------------------------------------------------------------------------
 
     def _translate_reference(self, schema: JsonMapping) -> JsonObject:
         reference = schema["$ref"]
         try:
             target = self.references.follow(schema)
         except BundleError:
-            self.unresolved.add(reference)  # inside a schema; at the top of an argument it is rejected
+            self.unresolved.add(
+                reference
+            )  # inside a schema; at the top of an argument it is rejected
             return {}
         if not isinstance(target, dict) or not SUBSCHEMA_KEYWORDS & target.keys():
             return self._translate(target)
@@ -259,15 +310,19 @@ class SchemaTranslator:
         return {**link, "description": description} if description else link
 
     def _claim_name(self, reference: str, target: JsonObject) -> str:
-        """Return the name of a definition without translating it: chains may exceed the recursion limit."""
+        """Return the name of a definition without translating it: chains may exceed the recursion
+        limit.
+        """
         if reference not in self._names:
             basename = reference.rpartition("/")[2].replace("~1", "_").replace("~0", "_")
-            clean_name = "".join(c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in basename)
+            clean_name = "".join(
+                c if c.isascii() and (c.isalnum() or c in "_.-") else "_" for c in basename
+            )
             name = self._names[reference] = self._used_names.claim(clean_name[:60] or "value")
             self._targets[name] = target
         return self._names[reference]
 
-    # --- translation -----------------------------------------------------------------------------------------------
+    # --- translation ------------------------------------------------------------------------------
 
     def _translate_root(self, schema: Any) -> JsonObject:
         """Translate a schema. What is beyond its limit accepts any value."""
@@ -290,11 +345,18 @@ class SchemaTranslator:
         yield from translate_simple_keywords(schema)
         for key in [key for key in schema if key in SUBSCHEMA_KEYWORDS]:
             # With a discriminator, one branch is meant even if several match.
-            declared = "anyOf" if key == "oneOf" and "discriminator" in schema and "anyOf" not in schema else key
+            declared = (
+                "anyOf"
+                if key == "oneOf" and "discriminator" in schema and "anyOf" not in schema
+                else key
+            )
             yield from self._translate_subschemas(declared, schema[key])
         properties = as_mapping(schema.get("properties"))
         names = list_strings(schema.get("required"))
-        yield "required", [name for name in names if not self._is_read_only(properties.get(name))] or None
+        yield (
+            "required",
+            [name for name in names if not self._is_read_only(properties.get(name))] or None,
+        )
 
     def _translate_subschemas(self, key: str, value: Any) -> Iterator[tuple[str, Any]]:
         if key in MAP_KEYWORDS and isinstance(value, dict):
@@ -304,8 +366,12 @@ class SchemaTranslator:
         elif key == "items" and isinstance(value, list):  # the form of drafts before 2020-12
             yield "prefixItems", [*map(self._translate, value)] or None
         elif key in SCHEMA_KEYWORDS | {"items"} and isinstance(value, dict | bool):
-            # Only `additionalProperties` and the like stay booleans, so that `items` is always a mapping.
-            yield key, value if isinstance(value, bool) and key != "items" else self._translate(value)
+            # Only `additionalProperties` and the like stay booleans, so that `items` is always a
+            # mapping.
+            yield (
+                key,
+                value if isinstance(value, bool) and key != "items" else self._translate(value),
+            )
 
     def _translate_members(self, key: str, members: JsonObject) -> JsonObject:
         """Translate the writable members; those that are read-only are omitted."""
@@ -327,11 +393,13 @@ class SchemaTranslator:
 def _get_declared_types(schema: JsonObject) -> set[str]:
     declared = schema.get("type")
     if declared is None:
-        return {kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema}
+        return {
+            kind for key, kind in (("properties", "object"), ("items", "array")) if key in schema
+        }
     return {declared} if isinstance(declared, str) else set(declared)
 
 
-# --- walking -------------------------------------------------------------------------------------------------------
+# --- walking --------------------------------------------------------------------------------------
 
 
 def _iterate_nodes(schema: Any) -> Iterator[JsonObject]:

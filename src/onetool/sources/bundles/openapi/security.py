@@ -21,7 +21,10 @@ FLOWS = {"authorizationCode": ("authorizationUrl", "tokenUrl"), "clientCredentia
 
 @dataclass(slots=True)
 class Credentials:
-    """The credentials of `httpImpl`. A tool has one `auth`; further keys are headers and query parameters."""
+    """The credentials of `httpImpl`.
+
+    A tool has one `auth`; further keys are headers and query parameters.
+    """
 
     auth: JsonObject | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -51,7 +54,9 @@ class Credentials:
 
     def drop_header(self, name: str) -> None:
         """Drop the credentials that are sent in a header."""
-        dropped = [self.headers.pop(header) for header in [*self.headers] if header.lower() == name.lower()]
+        dropped = [
+            self.headers.pop(header) for header in [*self.headers] if header.lower() == name.lower()
+        ]
         if self.auth is not None and _get_header(self.auth) == name.lower():
             dropped.append(self.auth["value"])
             self.auth = None
@@ -60,8 +65,16 @@ class Credentials:
 
     def list_locations(self) -> list[tuple[str, str]]:
         """Return the locations of keys: `header` or `query`, and the name."""
-        keys = [(str(self.auth["in"]), str(self.auth["name"]))] if self.auth and self.auth["type"] == "apiKey" else []
-        return [*keys, *(("header", name) for name in self.headers), *(("query", name) for name in self.query)]
+        keys = (
+            [(str(self.auth["in"]), str(self.auth["name"]))]
+            if self.auth and self.auth["type"] == "apiKey"
+            else []
+        )
+        return [
+            *keys,
+            *(("header", name) for name in self.headers),
+            *(("query", name) for name in self.query),
+        ]
 
 
 def _is_authorization(auth: JsonObject) -> bool:
@@ -76,7 +89,10 @@ def _get_header(auth: JsonObject) -> str:
 
 
 class SecuritySchemes:
-    """The security schemes of a document. `undefined` collects the names of used but undefined ones."""
+    """The security schemes of a document.
+
+    `undefined` collects the names of used but undefined ones.
+    """
 
     def __init__(
         self,
@@ -110,7 +126,9 @@ class SecuritySchemes:
         return credentials
 
     def create_header_credentials(self, header: str) -> Credentials:
-        """Return credentials for a document that describes its authentication only as a header parameter."""
+        """Return credentials for a document that describes its authentication only as a header
+        parameter.
+        """
         credentials = Credentials()
         secret = to_secret_name(self._bundle, header)
         credentials.add({"type": "apiKey", "in": "header", "name": header}, secret)
@@ -126,7 +144,9 @@ class SecuritySchemes:
                 self.undefined.add(name)  # its kind is unknown; the tool may work without it
         return credentials
 
-    def _add_scheme(self, credentials: Credentials, name: str, scheme: JsonMapping, scopes: list[str]) -> None:
+    def _add_scheme(
+        self, credentials: Credentials, name: str, scheme: JsonMapping, scopes: list[str]
+    ) -> None:
         secret = to_secret_name(self._bundle, name)
         kind = as_text(scheme.get("type"))
         if kind == "apiKey":
@@ -134,24 +154,34 @@ class SecuritySchemes:
         elif kind == "http":
             method = as_text(scheme.get("scheme")).lower()
             if method not in {"bearer", "basic"}:
-                raise invalid(f"the scheme {quote(name, 60)} is HTTP authentication of type {quote(method, 60)}")
+                raise invalid(
+                    f"the scheme {quote(name, 60)} is HTTP authentication of type"
+                    f" {quote(method, 60)}"
+                )
             credentials.add({"type": method}, secret)
         elif kind in {"oauth2", "openIdConnect"}:
             # The token is a secret, or that of a sign-in if the document has its endpoints.
             flow = _find_flow(scheme)
             if flow and scopes:
                 flow["scopes"] = scopes
-            credentials.add({"type": "bearer", "oauth": flow} if flow else {"type": "bearer"}, secret)
+            credentials.add(
+                {"type": "bearer", "oauth": flow} if flow else {"type": "bearer"}, secret
+            )
         else:
             raise invalid(f"the scheme {quote(name, 60)} has the type {quote(kind, 60)}")
 
 
 def _find_flow(scheme: JsonMapping) -> JsonObject:
-    """Return the endpoints of a scheme; empty without absolute URLs of a flow that OneTool supports."""
+    """Return the endpoints of a scheme; empty without absolute URLs of a flow that OneTool
+    supports.
+    """
     if as_text(scheme.get("type")) == "openIdConnect":
         url = as_text(scheme.get("openIdConnectUrl"))
         return {"openIdConnectUrl": url} if url.startswith(HTTP) else {}
-    old_kinds = {"accessCode": "authorizationCode", "application": "clientCredentials"}  # of Swagger 2
+    old_kinds = {
+        "accessCode": "authorizationCode",
+        "application": "clientCredentials",
+    }  # of Swagger 2
     old_kind = old_kinds.get(as_text(scheme.get("flow")))
     flows = as_mapping(scheme.get("flows")) or ({old_kind: scheme} if old_kind else {})
     for kind, fields in FLOWS.items():
@@ -169,4 +199,6 @@ def _add_api_key(credentials: Credentials, name: str, scheme: JsonMapping, secre
     if location == "cookie":
         credentials.add_cookie(parameter, secret)
     else:
-        credentials.add({"type": "apiKey", "in": location, "name": escape_literal(parameter)}, secret)
+        credentials.add(
+            {"type": "apiKey", "in": location, "name": escape_literal(parameter)}, secret
+        )
