@@ -49,25 +49,27 @@ def package_directories() -> list[str]:
 
 def find_installed(disabled: Collection[str]) -> list[Extension]:
     """Return the packs of installed packages. An unusable one has a `problem`."""
-    off = set(map(_normalize, disabled))
-    seen = set[str]()
+    skipped = set(map(_normalize, disabled))
     found: dict[tuple[str, str, str], Extension] = {}
-    for package in distributions(path=package_directories()):
+    packages = list(distributions(path=package_directories()))
+    if ALL in skipped or not any(map(any, map(_list_entries, packages))):
+        return []  # reading the names of all packages takes ten times as long
+    for package in packages:
         name = _normalize(str(package.name))
-        if name in seen or name in off or ALL in off:  # Python imports the first of a name
+        if name in skipped:  # disabled, or Python imports another one of this name
             continue
-        seen.add(name)
+        skipped.add(name)
         for entry in _list_entries(package):
             each = _read_entry(str(package.name), entry)
             key = each.package, each.module, each.pack
-            known = found.get(key)  # several entry points may name functions of one pack
-            found[key] = each if known is None else _merge(known, each)
+            # several entry points may name functions of one pack
+            found[key] = _merge(found[key], each) if key in found else each
     return list(found.values())
 
 
 def _merge(one: Extension, other: Extension) -> Extension:
-    granted = one.permissions | other.permissions
-    return replace(one, functions=(*one.functions, *other.functions), permissions=granted)
+    functions = one.functions + other.functions
+    return replace(one, functions=functions, permissions=one.permissions | other.permissions)
 
 
 def _normalize(name: str) -> str:
@@ -93,9 +95,13 @@ def _read_entry(package: str, entry: EntryPoint) -> Extension:
             f"cannot use the pack {entry.name} of the package {package} ({entry.value}): {error}"
         )
         problem = Problem(message, f"add this to onetool.yaml: disabled_packages: [{package}]")
-    unknown = Path(entry.value)
     return Extension(
-        entry.name, unknown, (0, 0, 0, 0), package=package, module=entry.value, problem=problem
+        entry.name,
+        Path(entry.value),
+        (0,) * 4,
+        package=package,
+        module=entry.value,
+        problem=problem,
     )
 
 
