@@ -656,11 +656,11 @@ CASES = [
             f"damaged {name}",
             write_content(f".onetool/{name}", "{"),
             f".onetool/{name}",
-            "is damaged",
+            message,
             "rm ",
             fix=apply_hint,
         )
-        for name in ("state/documents.db", "trust.json")
+        for name, message in (("state/documents.db", "cannot read"), ("trust.json", "is damaged"))
     ),
     Case(
         "a file instead of the results directory",
