@@ -163,9 +163,7 @@ class BodyWriter:
         self._set_type(media.media_type)
 
     def _add_unknown_fields(self, media: _MediaType) -> None:
-        """Add a form as one argument, unless it has no fields: some documents declare one if there
-        is no body.
-        """
+        """Add a form as one argument. Documents declare an empty form where there is none."""
         if media.schema.get("properties") == {} and "additionalProperties" not in media.schema:
             return
         description = media.schema.get("description", "The fields of the form.")
