@@ -31,7 +31,7 @@ IMPATIENT = (
     CLIENT[0],
     "-c",
     (
-        "from onetool import daemon_client as client; client.CONNECT_SECONDS ="
+        "from onetool.processes import daemon_client as client; client.CONNECT_SECONDS ="
         " client.SILENCE_SECONDS = 1; from onetool.cli.start import main; main()"
     ),
 )

@@ -65,7 +65,7 @@ UPSTREAM: dict[str, tuple[dict[str, Any], str, str]] = {
         "foreign.T(x=['a' * 50_000 + '!'] * 100)",
         "done",
     ),
-    "states": (take({"items": {"pattern": STATES}}), "foreign.T(x=['ab' * 2_000])", "x[0]"),
+    "states": (take({"items": {"pattern": STATES}}), "foreign.T(x=['ab' * 800])", "x[0]"),
     "checks": (
         take({"allOf": [{"items": {"type": "integer"}}] * 1000}),
         "foreign.T(x=[1] * 30_000)",
@@ -243,7 +243,7 @@ PARSED = {
     "json pattern": (
         f"json.parse(json='\"' + 'a' * 50_000 + '!\"', schema={{'pattern': {BACKTRACKING!r}}})"
     ),
-    "json states": f"json.parse(json='\"' + 'ab' * 2_500 + '\"', schema={{'pattern': {STATES!r}}})",
+    "json states": f"json.parse(json='\"' + 'ab' * 1_000 + '\"', schema={{'pattern': {STATES!r}}})",
     "json checks": (
         "json.parse(json='[' + '1,' * 40_000 + '1]', "
         "schema={'allOf': [{'items': {'type': 'integer'}}] * 1000})[0]"
