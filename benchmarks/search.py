@@ -21,9 +21,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from onetool.sources.search import catalog
+from onetool.sources.search import SearchDocument, catalog
 from onetool.sources.search.catalog import Search
-from onetool.sources.search.documents import SearchDocument
 from onetool.sources.search.words import drop_stop_words, plain, split_names
 
 TOOLS, QUESTIONS = 10_000, 300

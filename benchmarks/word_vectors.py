@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from benchmarks.search_sets import METHODS, strip_tags
 
-from onetool.sources.search.word_vectors import DIMENSIONS, FILE
-from onetool.sources.search.words import STOP, split_names
+from onetool.sources.search.words import DIMENSIONS, FILE, STOP, split_names
 
 np: Any = import_module("numpy")
 sparse: Any = import_module("scipy.sparse")

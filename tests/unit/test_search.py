@@ -15,8 +15,8 @@ from threading import Thread
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from onetool.sources.search import SearchDocument, SearchHit
 from onetool.sources.search.catalog import Search
-from onetool.sources.search.documents import SearchDocument, SearchHit
 
 CATALOGUE = (
     SearchDocument(
@@ -636,7 +636,7 @@ def search_in_process(cache: Path, documents: Iterable[SearchDocument], query: s
     code = """if True:
         import json, pathlib, sys
         from onetool.sources.search.catalog import Search
-        from onetool.sources.search.documents import SearchDocument
+        from onetool.sources.search import SearchDocument
         cache, documents, query = json.load(sys.stdin)
         search = Search(pathlib.Path(cache))
         search.update(SearchDocument(*fields) for fields in documents)

@@ -18,7 +18,7 @@ from onetool.core.names import python_name
 from onetool.core.registry import RegistryEntry
 from onetool.core.tool import Tool
 from onetool.errors import BundleError, ToolNotFound
-from onetool.sources.search.documents import SearchHit
+from onetool.sources.search import SearchHit
 from onetool.util.context import ToolContext
 
 Kind = Literal["built-in", "extension", "proxy", "bundle"]

@@ -21,7 +21,7 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolNotFound
 from onetool.runs.snippets import describe, render_signature as snippet_call
 from onetool.settings.model import Snippet
-from onetool.sources.search.documents import SearchHit
+from onetool.sources.search import SearchHit
 from onetool.sources.search.search_documents import IN_CODE
 from onetool.sources.system import System
 from onetool.util.docstring import Outcome, outcome

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from onetool.core.signature import clean_if_foreign, required_types
 from onetool.sources.builtin import help_text
-from onetool.sources.search.documents import SearchHit
+from onetool.sources.search import SearchHit
 from onetool.sources.system import System
 from onetool_child.json_types import JsonMapping, JsonObject
 

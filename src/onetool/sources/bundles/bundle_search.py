@@ -23,7 +23,7 @@ from onetool.sources.bundles.bundle_index import read_meta
 from onetool.sources.bundles.model import Match
 from onetool.sources.bundles.rows import CURRENT_NAME, ToolRow, get_tools
 from onetool.sources.bundles.search_text import fold_name
-from onetool.sources.search.documents import Key
+from onetool.sources.search import Key
 from onetool.sources.search.index import find_similar_words
 from onetool.sources.search.index_reader import LAST_CHARACTER, IndexReader, Read
 from onetool.sources.search.words import plain

@@ -7,7 +7,7 @@ the bundle.
 from collections.abc import Mapping
 
 from onetool.sources.bundles.records import ToolFile
-from onetool.sources.search.documents import SearchDocument
+from onetool.sources.search import SearchDocument
 from onetool.sources.search.words import HIDDEN, fold, squeeze, words
 
 MAX_INDEXED_LENGTH = 4_000  # of a description

@@ -1,8 +1,7 @@
 """The order of hits: names first (misspelled names last among them), then words and meaning.
 
-The index finds candidates: documents with the rarest words of the query, and documents with a
-similar meaning. `scoring` ranks them. Scores of words and of meaning are each divided by the best
-of their kind and added with a weight.
+The index finds candidates: documents with the rarest query words, and documents with a similar
+meaning. Scores by words and by meaning are each divided by their best and added with a weight.
 """
 
 import sqlite3
@@ -12,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 
-from onetool.sources.search.documents import (
+from onetool.sources.search import (
     KINDS,
     MAX_TEXT_SCORE,
     Key,
@@ -23,9 +22,7 @@ from onetool.sources.search.documents import (
     SearchHit,
     sort_key,
 )
-from onetool.sources.search.index_files import Content, IndexFiles, compute_digest
-from onetool.sources.search.index_reader import Candidate, IndexReader, has_words
-from onetool.sources.search.scoring import (
+from onetool.sources.search.index import (
     LOW_SIMILARITY,
     MAX_IMPACT,
     NAME_PREFIX,
@@ -33,11 +30,20 @@ from onetool.sources.search.scoring import (
     combine,
     compute_rarity,
 )
-from onetool.sources.search.stems import load_stemmer
-from onetool.sources.search.word_vectors import Vector, load_word_vectors
+from onetool.sources.search.index_reader import (
+    Candidate,
+    Content,
+    IndexFiles,
+    IndexReader,
+    compute_digest,
+    has_words,
+)
 from onetool.sources.search.words import (
     OTHER_WORDS,
+    Vector,
     drop_stop_words,
+    load_stemmer,
+    load_word_vectors,
     plain,
     split_intents,
     strip_negation,
@@ -53,9 +59,8 @@ CANDIDATES = 64  # of each reader, at least
 CANDIDATE_FACTOR = 2  # times as many candidates as requested, because some may be hidden
 MEANING_WEIGHT = 1.0  # of the best similarity; the best score of words counts 1
 MIN_SIMILARITY = 0.5  # of meaning, for a document with none of the words
-MIN_ONLY_SIMILARITY = (
-    0.35  # the same, if no document has any of the words, or only one of two or three
-)
+# The same, if no document has any of the words, or only one of two or three.
+MIN_ONLY_SIMILARITY = 0.35
 MAX_FEW_TERMS = 3
 INTENT_WEIGHT = 0.5  # of the best document for a part of the query; the best for all of it counts 1
 SCORES: Mapping[Match, tuple[float, float]] = {
@@ -66,7 +71,7 @@ SCORES: Mapping[Match, tuple[float, float]] = {
     "text": (0.0, MAX_TEXT_SCORE),
 }
 
-Found = tuple[Match, Key, float]
+RankedMatch = tuple[Match, Key, float]
 SmallIndex = tuple[IndexFiles, list[IndexReader]]
 
 
@@ -108,15 +113,12 @@ class Search:
     ) -> list[SearchHit]:
         """Return the best hits first, from these documents, from `readers` and from `more`.
 
-        A query has no syntax.
-
-        `more` are a few documents, of which an index is kept in memory.
+        A query has no syntax. `more` are a few documents, which are indexed in memory.
         """
+        text = query[:MAX_QUERY_CHARACTERS]
         with self._lock:
             self._set_documents(self._latest)
-            return self._search(
-                query[:MAX_QUERY_CHARACTERS], limit, KINDS.intersection(kinds), readers, tuple(more)
-            )
+            return self._search(text, limit, KINDS.intersection(kinds), readers, tuple(more))
 
     def _set_documents(self, documents: Mapping[Key, SearchDocument]) -> None:
         """Replace the documents. Unchanged documents are neither hashed nor written again."""
@@ -166,17 +168,13 @@ class Search:
         self, query: str, limit: int, kinds: frozenset[Kind], others: Sequence[IndexReader]
     ) -> list[SearchHit]:
         self._readers = self._readers or self._files.readers(self._content)
-        matches = _Query(query, [*self._readers, *others], kinds).find(
-            max(CANDIDATE_FACTOR * limit, CANDIDATES)
-        )
+        parsed = _Query(query, [*self._readers, *others], kinds)
+        matches = parsed.find(max(CANDIDATE_FACTOR * limit, CANDIDATES))
         return list(islice(_unique_hits(matches), limit))
 
 
 class _Query:
-    """A query over several readers.
-
-    It yields hits by match type, the best first in each; hits may repeat.
-    """
+    """A query over several readers: hits by match type, the best first in each, some repeated."""
 
     def __init__(self, query: str, readers: Sequence[IndexReader], kinds: frozenset[Kind]) -> None:
         self._query = query
@@ -184,16 +182,14 @@ class _Query:
         self._kinds = kinds
         self._with_all: set[Key] = set()  # documents with all words of the query
 
-    def find(self, limit: int) -> Iterator[Found]:
+    def find(self, limit: int) -> Iterator[RankedMatch]:
         ranked = self._rank_intents(limit)
         if len(self._query.split()) <= MAX_NAME_WORDS:
             yield from self._find_by_name(limit, ranked)
         yield from _to_fractions("text", ranked)
 
     def _rank_intents(self, limit: int) -> Scored:
-        """Return the documents for the whole query, in which the best ones for each part of it move
-        up.
-        """
+        """Rank documents for the whole query, and move up the best ones for each part of it."""
         ranked = self._rank(self._query, limit)
         best = ranked[0][1] if ranked else 0.0
         bonus: dict[Key, float] = {}
@@ -203,29 +199,24 @@ class _Query:
                 bonus[key] = max(bonus.get(key, 0.0), INTENT_WEIGHT * best * score / scored[0][1])
         if not bonus:
             return ranked
-        scores = dict(ranked)
-        return sort_scores(
-            (key, scores.get(key, 0.0) + bonus.get(key, 0.0)) for key in {**scores, **bonus}
-        )
+        totals = dict(ranked)
+        for key, amount in bonus.items():
+            totals[key] = totals.get(key, 0.0) + amount
+        return sort_scores(totals.items())
 
     def _rank(self, text: str, limit: int) -> Scored:
         """Return the documents by their words and meaning, the best first."""
         query_words = words(text)
-        numbers = [
-            NAME_PREFIX + word for word in query_words if word.isdecimal()
-        ]  # elsewhere, a number is a value
+        # Outside of names, a number is a value.
+        numbers = [NAME_PREFIX + word for word in query_words if word.isdecimal()]
         listed = drop_stop_words(query_words)[:MAX_WORDS]
-        forms = (
-            listed,
-            [OTHER_WORDS.get(word, word) for word in listed],
-            list(map(strip_negation, listed)),
-        )
-        stems = [load_stemmer().stem(form) for form in forms]
+        other_words = [OTHER_WORDS.get(word, word) for word in listed]
+        positive_words = list(map(strip_negation, listed))
+        stem = load_stemmer().stem
+        stems = [stem(listed), stem(other_words), stem(positive_words)]
         counts = self._count([*chain.from_iterable(stems), *numbers])
-        terms = [
-            next(filter(counts.__getitem__, several), several[0])
-            for several in zip(*stems, strict=True)
-        ]
+        choices = zip(*stems, strict=True)
+        terms = [next(filter(counts.__getitem__, forms), forms[0]) for forms in choices]
         return self._rank_terms(text, dict.fromkeys([*terms, *numbers]), counts, limit)
 
     def _rank_terms(
@@ -235,21 +226,16 @@ class _Query:
         rarities = {term: compute_rarity(size, counts[term]) for term in terms if counts[term]}
         unknown = sum(not counts[term] and not term.startswith(NAME_PREFIX) for term in terms)
         expected = 0.0
-        if (
-            unknown and len(terms) <= MAX_FEW_TERMS
-        ):  # a document with one of two words may be far from the query
+        if unknown and len(terms) <= MAX_FEW_TERMS:
+            # A document with one of two words may be far from the query.
             expected = MAX_IMPACT * (sum(rarities.values()) + unknown * compute_rarity(size, 0))
-        return self._rank_candidates(
-            rarities, load_word_vectors().encode_query(text), limit, expected
-        )
+        vector = load_word_vectors().encode_query(text)
+        return self._rank_candidates(rarities, vector, limit, expected)
 
     def _rank_candidates(
         self, rarities: Rarities, vector: Vector, limit: int, expected: float
     ) -> Scored:
-        """Return the candidates, the best first.
-
-        `expected` is the least that the best score of words is divided by.
-        """
+        """Return the candidates, the best first. Word scores are divided by at least `expected`."""
         candidates: list[Candidate] = []
         for reader in self._readers:
             listed = reader.find(rarities, vector, limit)
@@ -265,27 +251,27 @@ class _Query:
             if candidate.words or near >= minimum
         )
 
-    def _find_by_name(self, limit: int, ranked: Scored) -> Iterator[Found]:
+    def _find_by_name(self, limit: int, ranked: Scored) -> Iterator[RankedMatch]:
         query = self._query
-        readers = self._readers
-        exact = [
-            key for reader in readers for key in reader.find_exact(query) if key[0] in self._kinds
-        ]
+        keys = chain.from_iterable(reader.find_exact(query) for reader in self._readers)
+        exact = [key for key in keys if key[0] in self._kinds]
         exact.sort(key=lambda key: (key[1] != query, sort_key(key)))
         yield from (("exact", key, 1.0) for key in exact)
         prefixed = self._query_all(lambda reader: reader.find_by_prefix(query, limit))
         yield from (("prefix", key, share) for key, share in prefixed)
         query_words = drop_stop_words(plain(query))
         stems = load_stemmer().stem(query_words)
-        by_words = [pair for pair in ranked if pair[0] in self._with_all]
         groups = [{stem} for stem in stems]
-        yield from _to_fractions(
-            "word", [pair for pair in by_words if has_words(pair[0][1], groups)]
-        )
+        by_words = [
+            (key, score)
+            for key, score in ranked
+            if key in self._with_all and has_words(key[1], groups)
+        ]
+        yield from _to_fractions("word", by_words)
         counts = self._count(stems)
-        if unknown := [
-            word for word, stem in zip(query_words, stems, strict=True) if stem not in counts
-        ]:
+        pairs = zip(query_words, stems, strict=True)
+        unknown = [word for word, stem in pairs if stem not in counts]
+        if unknown:
             similar = self._query_all(lambda reader: reader.find_similar([query]))
             similar = similar or self._query_all(lambda reader: reader.find_similar(unknown))
             yield from (("fuzzy", key, similarity) for key, similarity in similar)
@@ -295,12 +281,11 @@ class _Query:
         return sum((Counter(reader.count(terms)) for reader in self._readers), Counter())
 
     def _query_all(self, query: Callable[[IndexReader], Scored]) -> Scored:
-        return sort_scores(
-            pair for reader in self._readers for pair in query(reader) if pair[0][0] in self._kinds
-        )
+        pairs = chain.from_iterable(map(query, self._readers))
+        return sort_scores((key, score) for key, score in pairs if key[0] in self._kinds)
 
 
-def _unique_hits(matches: Iterator[Found]) -> Iterator[SearchHit]:
+def _unique_hits(matches: Iterator[RankedMatch]) -> Iterator[SearchHit]:
     seen: set[Key] = set()
     for match, key, share in matches:
         if key not in seen:
@@ -309,7 +294,7 @@ def _unique_hits(matches: Iterator[Found]) -> Iterator[SearchHit]:
             yield SearchHit(*key, round(low + share * (high - low), 4), match)
 
 
-def _to_fractions(match: Match, scored: Scored) -> Iterator[Found]:
+def _to_fractions(match: Match, scored: Scored) -> Iterator[RankedMatch]:
     """Yield the scores as fractions of the best one."""
     best = max((score for _, score in scored), default=1.0)
     yield from ((match, key, score / best) for key, score in scored)

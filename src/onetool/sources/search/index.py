@@ -1,26 +1,33 @@
 """The database schema of the search, and how documents are written.
 
 `index_reader` reads what is written here. Registered tools, snippets and aliases are in one
-database (`onetool.sources.search.index_files`), stored tools in that of the bundle store. For each
-stem, `postings` has the documents that contain it with its impact (`scoring`), so that a query
-reads the best documents of each stem first.
+database, stored tools in that of the bundle store. For each stem, `postings` has the documents that
+contain it with its impact, so that a query reads the best documents of each stem first.
+
+Words are scored by BM25F: it divides the occurrences of a word in each field by the field length,
+adds them with the field weight, and saturates the sum. The usual lengths are constants, so the
+impact of a word depends only on the document, and is stored. A score is the sum of the impacts of
+the query's words, multiplied by how rare each word is. `benchmarks/search.py` measures the effect
+of these parameters.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from math import log
 
-from onetool.sources.search.documents import SearchDocument
-from onetool.sources.search.scoring import compute_impacts
-from onetool.sources.search.word_vectors import load_word_vectors
+from onetool.sources.search import SearchDocument
 from onetool.sources.search.words import (
     deletions,
     is_one_typo_away,
+    load_stemmer,
+    load_word_vectors,
     may_be_misspelled,
     squeeze,
     words,
 )
 
-FORMAT = "1"  # increase it with every change of what is written, here or in `words` and `scoring`
+FORMAT = "1"  # increase it with every change of what is written, here or in `words`
 SCHEMA = """
 create table if not exists passages (number integer primary key, digest blob, meaning blob, terms text, impacts blob,
     form text);
@@ -36,21 +43,22 @@ create virtual table if not exists forms using fts5(form, content = 'passages', 
     tokenize = 'trigram case_sensitive 1', detail = none);
 """
 TABLES = (
-    "postings",
-    "frequencies",
-    "unindexed",
-    "names",
-    "vocabulary",
-    "near",
-    "forms",
-    "passages",
+    *("postings", "frequencies", "unindexed", "names"),
+    *("vocabulary", "near", "forms", "passages"),
 )
 UNINDEXED = "(select number from unindexed)"
 MAX_CHARACTERS = 20_000  # of a field
-MAX_KNOWN_WORDS = (
-    10_000  # words to remember during bulk writes; each slows down garbage collections
-)
+# Words to remember during bulk writes; each slows down garbage collections.
+MAX_WRITTEN_WORDS = 10_000
 MAX_NEAR = 64  # similar words for one word
+FIELDS = ((3.0, 5), (1.0, 25), (0.5, 80), (0.5, 80))  # weight and usual length, in index order
+LENGTH_EFFECT = 0.6  # `b` of BM25
+SATURATION = 1.2  # `k1` of BM25
+MAX_IMPACT = 255
+COVERAGE_EFFECT = 0.5  # how much more a document with all words of the query scores
+LOW_SIMILARITY = 0.1  # if no document is nearer than this, similarity has little weight
+NAME_PREFIX = "name:"  # of a term that is searched for in names only
+Rarities = Mapping[str, float]  # by term
 
 
 def put(
@@ -62,14 +70,8 @@ def put(
     texts = [words(text) for text in (name, about, *others)]
     impacts = compute_impacts(texts)
     meaning = load_word_vectors().encode_document((name, about, " ".join(others)))
-    row = (
-        number,
-        digest,
-        meaning,
-        " ".join(impacts),
-        bytes(impacts.values()),
-        squeeze(document.name),
-    )
+    terms = " ".join(impacts)
+    row = (number, digest, meaning, terms, bytes(impacts.values()), squeeze(document.name))
     connection.execute("insert into passages values (?, ?, ?, ?, ?, ?)", row)
     connection.execute("insert into unindexed values (?)", (number,))
     names = ((form, number) for form in name_forms(document.name))
@@ -107,44 +109,35 @@ def list_entries(number: int, terms: str, impacts: bytes) -> Iterator[tuple[str,
     return ((term, impact, number) for term, impact in zip(terms.split(" "), impacts, strict=False))
 
 
-def learn(connection: sqlite3.Connection, words: Iterable[str], known_words: set[str]) -> None:
-    """Add words to the vocabulary for misspelled queries.
-
-    `known_words` are some that were written before.
-    """
-    if len(known_words) > MAX_KNOWN_WORDS:
-        known_words.clear()
-    for word in set(words) - known_words:
-        known_words.add(word)
+def learn(connection: sqlite3.Connection, words: Iterable[str], written: set[str]) -> None:
+    """Add words to the vocabulary for misspelled queries, except those `written` before."""
+    if len(written) > MAX_WRITTEN_WORDS:
+        written.clear()
+    for word in set(words) - written:
+        written.add(word)
         is_new = connection.execute("insert or ignore into vocabulary values (?)", (word,)).rowcount
         if is_new and may_be_misspelled(word):
-            connection.executemany(
-                "insert into near values (?, ?)", ((cut, word) for cut in deletions(word))
-            )
+            cuts = ((cut, word) for cut in deletions(word))
+            connection.executemany("insert into near values (?, ?)", cuts)
 
 
 def drop(connection: sqlite3.Connection, number: int) -> None:
     """Delete a document that is searchable: FTS5 must not delete what it does not have."""
     connection.execute("delete from names where document = ?", (number,))
     query = "select number, terms, impacts from passages where number = ?"
-    entries = [
-        entry for row in connection.execute(query, (number,)) for entry in list_entries(*row)
-    ]
-    connection.executemany(
-        "delete from postings where term = ? and impact = ? and number = ?", entries
-    )
+    rows = connection.execute(query, (number,)).fetchall()
+    entries = [entry for row in rows for entry in list_entries(*row)]
+    delete = "delete from postings where term = ? and impact = ? and number = ?"
+    connection.executemany(delete, entries)
     terms = [(term,) for term, _, _ in entries]
     connection.executemany("update frequencies set count = count - 1 where term = ?", terms)
-    connection.execute(
-        "delete from forms where rowid = ?", (number,)
-    )  # before the passages, which FTS5 reads
+    # Before the passages, which FTS5 reads.
+    connection.execute("delete from forms where rowid = ?", (number,))
     connection.execute("delete from passages where number = ?", (number,))
 
 
 def name_forms(name: str) -> set[str]:
-    """Return the forms by which a name is found: all of it, the part after the last dot, and the
-    part before it.
-    """
+    """Return the searchable forms of a name: all of it, and the parts around the last dot."""
     pack, _, short = name.rpartition(".")
     first = squeeze(pack)
     last = squeeze(short)
@@ -152,13 +145,55 @@ def name_forms(name: str) -> set[str]:
 
 
 def find_similar_words(db: sqlite3.Connection, word: str) -> list[str]:
-    """Return the known words that are one typing error away from this one.
-
-    They share a deletion with it.
-    """
+    """Return the vocabulary words one typing error away; they share a deletion with the word."""
     if not may_be_misspelled(word):
         return []
     cuts = sorted(deletions(word))
     query = f"select distinct word from near where cut in ({', '.join('?' * len(cuts))})"  # noqa: S608 - marks
     similar = sorted(other for (other,) in db.execute(query, cuts) if is_one_typo_away(word, other))
     return [other for other in similar if other != word][:MAX_NEAR]
+
+
+# --- scores ---------------------------------------------------------------------------------------
+
+
+def compute_impacts(fields: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Return the impact of each stem of a document, between 1 and MAX_IMPACT."""
+    amounts: dict[str, float] = {}
+    stems = iter(load_stemmer().stem([word for field_words in fields for word in field_words]))
+    for place, (field_words, (weight, usual)) in enumerate(zip(fields, FIELDS, strict=True)):
+        unit = weight / (1 - LENGTH_EFFECT + LENGTH_EFFECT * len(field_words) / usual)
+        terms = list(islice(stems, len(field_words)))
+        if place == 0:
+            terms += [NAME_PREFIX + word for word in field_words if word.isdecimal()]
+        for stem in terms:
+            amounts[stem] = amounts.get(stem, 0.0) + unit
+    return {
+        stem: max(1, round(MAX_IMPACT * amount / (amount + SATURATION)))
+        for stem, amount in amounts.items()
+    }
+
+
+def compute_rarity(size: int, count: int) -> float:
+    """Return the weight of a term that `count` of `size` documents have.
+
+    It is positive even if all have it.
+    """
+    return log(1 + (max(size, count) - count + 0.5) / (count + 0.5))
+
+
+def score_words(rarities: Rarities, impacts: Mapping[str, int]) -> tuple[float, bool]:
+    """Return the score of a document, and whether it has all terms."""
+    terms = [term for term in rarities if term in impacts]
+    score = sum([rarities[term] * impacts[term] for term in terms])
+    coverage = len(terms) / max(1, len(rarities))
+    return score * (1 + COVERAGE_EFFECT * coverage) / (1 + COVERAGE_EFFECT), coverage == 1
+
+
+def combine(parts: Iterable[tuple[float, float, Sequence[float]]]) -> list[float]:
+    """Add up scores by kind, each divided by its best or by a minimum, times its weight."""
+    scaled = []
+    for weight, minimum, scores in parts:
+        factor = weight / max(minimum, max(scores, default=0.0))
+        scaled.append([factor * score for score in scores])
+    return [sum(several) for several in zip(*scaled, strict=True)]

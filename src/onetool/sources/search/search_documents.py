@@ -1,7 +1,6 @@
 """Search documents for tools, packs, snippets and aliases.
 
-`IN_CODE` are the functions of the `ot` pack that run inside the cell: they are not in the registry,
-but can be found.
+`IN_CODE` are `ot` functions that run inside the cell: they are searchable, but not registered.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from onetool.core.names import python_name
 from onetool.core.registry import Registry, RegistryEntry
 from onetool.core.tool import Tool
 from onetool.settings.model import Settings, Snippet
-from onetool.sources.search.documents import SearchDocument, SearchHit
+from onetool.sources.search import SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses
 
 if TYPE_CHECKING:
@@ -62,13 +61,11 @@ IN_CODE: Mapping[str, CodeFunction] = {
 }
 
 
-KnownDocuments = dict[str, tuple[Tool, SearchDocument]]
+DocumentCache = dict[str, tuple[Tool, SearchDocument]]
 
 
 class StoredTools(NamedTuple):
-    """The stored tools: their version, the descriptions of their packs, and the indexes that have
-    them.
-    """
+    """The stored tools: their version, pack descriptions, and indexes."""
 
     version: int
     packs: Mapping[str, str]
@@ -76,9 +73,7 @@ class StoredTools(NamedTuple):
 
 
 class CatalogSearch:
-    """A search over the current registry and settings.
-
-    The index is updated when something has changed.
+    """A search over the current registry and settings, indexed again when they have changed.
 
     `get_stored` returns the stored tools; it blocks on disk access.
     """
@@ -87,7 +82,7 @@ class CatalogSearch:
         self._registry = registry
         self._get_stored = get_stored
         self._indexed: object = None  # the state for which the index was built
-        self._known: KnownDocuments = {}
+        self._document_cache: DocumentCache = {}
         self._update_lock = Lock()
         self._index: Search | None = None
         self._index_directory: Path | None = None
@@ -105,10 +100,7 @@ class CatalogSearch:
     async def search(
         self, query: str, limit: int = 20, agent: str | None = None
     ) -> list[SearchHit]:
-        """Search all tools, packs, snippets and aliases.
-
-        `agent` adds the saved snippets that it can use.
-        """
+        """Search all tools, packs, snippets and aliases, with the saved snippets of `agent`."""
         await self._registry.refresh()
         return await run_in_thread(self._search, query, limit, agent)
 
@@ -122,16 +114,16 @@ class CatalogSearch:
         with self._update_lock:
             if self._indexed != state:  # documents of packs change only together with their tools
                 with no_gc_pauses():
-                    index.update(documents(self._registry, stored.packs, settings, self._known))
+                    index.update(
+                        documents(self._registry, stored.packs, settings, self._document_cache)
+                    )
                 self._indexed = state
         more = (snippet_document(name, snippet) for name, snippet in sorted(saved.items()))
         hits = index.search(query, limit, readers=stored.readers, more=more)
-        is_disabled = self._registry.is_disabled
-        return [
-            hit
-            for hit in hits
-            if hit.kind != "tool" or not is_disabled(RegistryEntry(hit.name, "", enabled=True))
-        ]
+        return [hit for hit in hits if hit.kind != "tool" or self._is_enabled(hit.name)]
+
+    def _is_enabled(self, tool: str) -> bool:
+        return not self._registry.is_disabled(RegistryEntry(tool, "", enabled=True))
 
     def _open_index(self) -> "Search":
         from onetool.sources.search.catalog import Search  # takes some milliseconds
@@ -146,38 +138,36 @@ class CatalogSearch:
 
 
 def documents(
-    registry: Registry, stored: Mapping[str, str], settings: Settings, known: KnownDocuments
+    registry: Registry, stored: Mapping[str, str], settings: Settings, cache: DocumentCache
 ) -> Iterator[SearchDocument]:
-    """Yield the documents of the current tools, which may be changed meanwhile by another thread.
+    """Yield the documents of the current tools, which another thread may change meanwhile.
 
-    `known` has the documents of the last time, and is updated: an unchanged tool keeps its
-    document.
+    `cache` has the previous documents, and is updated: an unchanged tool keeps its document.
     """
     tools = [tool for tool in registry if tool.enabled]
     instructions = {python_name(pack): text for pack, text in settings.prompts.packs.items()}
-    yield from (
-        SearchDocument("tool", name, function.description) for name, function in IN_CODE.items()
-    )
+    for name, function in IN_CODE.items():
+        yield SearchDocument("tool", name, function.description)
     for tool in tools:
         about = instructions.get(python_name(tool.pack), "") if instructions else ""
-        before, document = known.get(tool.name, (None, None))
+        before, document = cache.get(tool.name, (None, None))
         if document is None or before is not tool or document.instructions != about:
             document = tool_document(tool, about)
-            known[tool.name] = tool, document
+            cache[tool.name] = tool, document
         yield document
-    for name in known.keys() - {tool.name for tool in tools}:
-        del known[name]
+    for name in cache.keys() - {tool.name for tool in tools}:
+        del cache[name]
     for pack, text in {**stored, **_tool_names_by_pack(tools)}.items():
         yield SearchDocument("pack", pack, text, "", instructions.get(pack, ""))
-    yield from (snippet_document(name, snippet) for name, snippet in settings.snippets.items())
+    for name, snippet in settings.snippets.items():
+        yield snippet_document(name, snippet)
     for alias, target in settings.aliases.items():
         yield SearchDocument("alias", alias, target)
 
 
 def tool_document(tool: Tool, about: str) -> SearchDocument:
-    arguments = " ".join(
-        f"{name} {part.get('description', '')}" for name, part in tool.input.properties.items()
-    )
+    properties = tool.input.properties.items()
+    arguments = " ".join(f"{name} {part.get('description', '')}" for name, part in properties)
     return SearchDocument("tool", tool.name, tool.description, arguments, about)
 
 
