@@ -30,8 +30,8 @@ from onetool.core.policy.labels import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling
 from onetool.core.tool import Tool
 from onetool.settings.model import Agent, Settings
+from onetool.sources.upstream.checked_tools import accept, list_claims
 from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, identify_origin
-from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.documents import DocumentFile, Documents
 
 READS = {"readOnlyHint": True}

@@ -23,7 +23,7 @@ from tests.proxy_support import CACHE, install_once
 from tests.support import eventually
 
 from onetool.core.schema import Schema
-from onetool.net.messages import Request
+from onetool.net.client import Request
 from onetool.sources.bundles.imported import BundleImport
 from onetool.sources.bundles.openapi import to_bundle
 from onetool.sources.http.backend import FileUploads

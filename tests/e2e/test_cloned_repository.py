@@ -23,9 +23,9 @@ from tests.support import PROGRAM, Connection, configure, connect, environment, 
 
 from onetool.settings.model import Server
 from onetool.settings.trust import is_trusted, trust
-from onetool.sources.extensions.pep723 import parse_header
+from onetool.sources.extensions.environments import parse_header
+from onetool.sources.upstream.checked_tools import accept, list_claims
 from onetool.sources.upstream.definitions import Definition, identify_origin
-from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.run_records import Decision, Grant, RunRecord, RunState
 from onetool.state.run_store import RunStore

@@ -22,9 +22,8 @@ from tests.support import App
 from onetool.errors import NetworkError, SignInRequired, ToolError
 from onetool.net import ANY_HOST, Net
 from onetool.net.oauth import guarded_http
-from onetool.net.oauth.credential import Credential, Identity, SignInTarget
+from onetool.net.oauth.credential import Credential, Identity, SignInTarget, TokenRejected
 from onetool.net.oauth.discovery import ServerMetadata
-from onetool.net.oauth.failures import TokenRejected
 from onetool.net.oauth.guarded_http import GuardedHttp
 from onetool.net.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
 from onetool.net.oauth.sign_ins import identify

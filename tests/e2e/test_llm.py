@@ -34,8 +34,7 @@ from onetool.net import ANY_HOST, Net
 from onetool.server.mcp.mcp_server import MAX_PENDING_RUNS
 from onetool.settings.model import Llm
 from onetool.sources.llm import Message
-from onetool.sources.llm.chat_completions import request_completion
-from onetool.sources.llm.token_budget import TokenBudget
+from onetool.sources.llm.language_model import TokenBudget, request_completion
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.kinds import MODEL_USAGE
 from onetool.util.context import ToolContext

@@ -19,7 +19,7 @@ from tests.cells_support import NIGHTLY
 from onetool.errors import SandboxDenied, ToolError
 from onetool.sources import files as disk
 from onetool.sources.files import Files
-from onetool.sources.files.beneath import Opener, open_by_kernel, open_by_walking
+from onetool.sources.files.files import Opener, open_by_kernel, open_by_walking
 from onetool.util.context import ToolContext
 
 ATTEMPTS = 100_000 if NIGHTLY else 1_500

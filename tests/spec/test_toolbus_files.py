@@ -18,7 +18,7 @@ from onetool.core.bus.adapt import function_tool
 from onetool.errors import describe
 from onetool.sources.builtin import fs_tools as fs
 from onetool.sources.files import Files
-from onetool.sources.files.beneath import get_descriptor_path
+from onetool.sources.files.files import get_descriptor_path
 from onetool.util.context import permissions
 from onetool_child.project_path import ProjectPath
 

@@ -8,8 +8,7 @@ from hypothesis import given, strategies as st
 
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import HostRules
-from onetool.net.addresses import is_public
-from onetool.net.urls import parse_target
+from onetool.net.hosts import is_public, parse_target
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")

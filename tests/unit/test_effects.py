@@ -30,8 +30,8 @@ from onetool.settings.settings_reader import wrap_settings
 from onetool.sources.builtin import ot_tools
 from onetool.sources.bundles.source import _read_effects as read_effects
 from onetool.sources.extensions import static_analysis
+from onetool.sources.upstream.checked_tools import accept, list_claims
 from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, identify_origin
-from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.documents import DocumentFile, Documents
 from onetool.util.context import RunScope, ToolContext
 

@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
 from onetool.sources.files import Files, read
-from onetool.sources.files.beneath import open_by_kernel, open_by_walking
-from onetool.sources.files.globs import Glob, expand_braces
+from onetool.sources.files.files import open_by_kernel, open_by_walking
 from onetool.sources.files.requested_path import parse_path
-from onetool.sources.files.rules import Denial, Rules, is_below
+from onetool.sources.files.rules import Denial, Glob, Rules, expand_braces, is_below
 from onetool.util.context import ToolContext
 
 RIPGREP = str(Path(sys.executable).with_name("rg"))

@@ -18,7 +18,7 @@ from onetool.errors import ArgumentError, SandboxDenied, ToolError
 from onetool.sources import files as disk
 from onetool.sources.builtin import fs_tools as fs
 from onetool.sources.files import TRASH, Files, writing
-from onetool.sources.files.beneath import (
+from onetool.sources.files.files import (
     Opener,
     choose_opener,
     get_descriptor_path,
@@ -86,7 +86,7 @@ def test_a_kernel_without_openat2_gets_the_walking_opener(monkeypatch: pytest.Mo
     def missing(*_: object) -> int:
         raise OSError(errno.ENOSYS, "no such call")
 
-    monkeypatch.setattr("onetool.sources.files.beneath.open_by_kernel", missing)
+    monkeypatch.setattr("onetool.sources.files.files.open_by_kernel", missing)
     assert choose_opener() is open_by_walking
 
 
@@ -662,7 +662,7 @@ def test_a_list_is_never_truncated(app: Path, monkeypatch: pytest.MonkeyPatch) -
         list_names(app, max_results=5)
     with pytest.raises(ArgumentError, match="expected 1 or more"):
         list_names(app, max_results=0)
-    monkeypatch.setattr("onetool.sources.files.listing.MAX_SCANNED_ENTRIES", 3)
+    monkeypatch.setattr("onetool.sources.files.reading.MAX_SCANNED_ENTRIES", 3)
     with pytest.raises(ToolError, match="more than 3 entries"):
         list_names(app, pattern="nothing*")
 

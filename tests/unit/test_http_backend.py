@@ -26,7 +26,7 @@ from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import BudgetExceeded, ToolError, describe
 from onetool.net import HostRules, Net
-from onetool.net.messages import Response
+from onetool.net.client import Response
 from onetool.runs.results.blobs import Media
 from onetool.settings.model import Http
 from onetool.sources.http.backend import HttpBackend

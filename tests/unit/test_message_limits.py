@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from onetool.processes.collector import Collector, find_id
-from onetool.processes.pace import SLICE_SECONDS, Pace
+from onetool.processes.channel import SLICE_SECONDS, Collector, Pace, find_id
 from onetool.processes.process import MAX_KEPT_CHARS, MAX_QUOTED_CHARS, Printed
-from onetool.sources.upstream.http_limits import _EventSplitter
+from onetool.sources.upstream.http_client import _EventSplitter
 from onetool_child import messages
 
 

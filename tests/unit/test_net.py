@@ -29,7 +29,7 @@ from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.errors import ArgumentError, NetworkError, ToolError, ToolTimeout
 from onetool.net import HostRules, Net, Request, Response
-from onetool.sources.upstream.http_limits import http_client
+from onetool.sources.upstream.http_client import http_client
 
 LOOPBACK = HostRules(("*",), allow_private_addresses=True)
 LIMIT = 1_000_000
@@ -620,7 +620,7 @@ def test_a_damaged_or_doubly_compressed_body_is_an_error(
 def test_a_compressed_body_is_read_the_same_in_any_chunks(
     data: bytes, sizes: list[int], form: str
 ) -> None:
-    from onetool.net.response_body import read_body
+    from onetool.net.transport import read_body
 
     packed = (
         gzip.compress(data)

@@ -17,7 +17,7 @@ from onetool import ToolBus, ToolContext
 from onetool.errors import ArgumentError, ToolTimeout
 from onetool.sources.builtin import json_tools, yaml_tools
 from onetool.sources.builtin.grep_tools import _OutputParser
-from onetool.sources.builtin.reports import ReportError, SuiteReport, parse_junit, parse_mix
+from onetool.sources.builtin.test_tools import ReportError, SuiteReport, parse_junit, parse_mix
 from onetool.util.context import permissions
 from onetool_child.data import MAX_DEPTH
 

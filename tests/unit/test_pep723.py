@@ -2,7 +2,7 @@
 
 import pytest
 
-from onetool.sources.extensions.pep723 import (
+from onetool.sources.extensions.environments import (
     ScriptHeader,
     extract_blocks,
     find_problem,

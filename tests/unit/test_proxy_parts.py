@@ -32,12 +32,19 @@ from tests.state_support import open_media
 from onetool.errors import OutputInvalid, ToolError
 from onetool.runs.run_output import MAX_META, RunOutput
 from onetool.settings.model import Server
-from onetool.sources.upstream import content
+from onetool.sources.upstream.checked_tools import MAX_DIFF_LINES, accept, compare
 from onetool.sources.upstream.connection import Connection
-from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, check_schemas
-from onetool.sources.upstream.pins import MAX_DIFF_LINES, accept, compare
-from onetool.sources.upstream.server_launch import ServerLaunch
+from onetool.sources.upstream.definitions import (
+    Definition,
+    ToolLists,
+    cache_key,
+    check_schemas,
+    convert_prompt,
+    convert_result,
+    find_omitted,
+)
 from onetool.sources.upstream.session import UpstreamSession
+from onetool.sources.upstream.stdio import ServerLaunch
 from onetool.sources.upstream.upstream import Install, Upstream, UpstreamServices
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
 from onetool.util.context import Foreign
@@ -67,7 +74,7 @@ def text(content_text: str) -> TextContent:
 def convert(
     *blocks: ContentBlock, definition: Definition = ECHO, keep: Kept | None = None, **fields: Any
 ) -> Any:
-    return content.convert_result(
+    return convert_result(
         CallToolResult(content=list(blocks), **fields), definition, keep or Kept()
     )
 
@@ -118,10 +125,10 @@ def test_an_image_omitted_by_an_output_schema_is_stored_and_reported() -> None:
     picture = ImageContent(type="image", data=encode(b"x"), mime_type="image/png")
     answer = CallToolResult(content=[text("{}"), picture], structured_content={"sum": 3})
     promised = replace(ECHO, output_schema=SUM)
-    assert content.convert_result(answer, promised, Kept()) == {"sum": 3}
+    assert convert_result(answer, promised, Kept()) == {"sum": 3}
     kept = {"type": "image", "mimeType": "image/png", "size": 1, "media": "1"}
-    assert content.find_omitted(answer, promised, Kept()) == [kept]
-    assert content.find_omitted(answer, ECHO, Kept()) == []
+    assert find_omitted(answer, promised, Kept()) == [kept]
+    assert find_omitted(answer, ECHO, Kept()) == []
 
 
 @pytest.mark.parametrize("mark", [{"x-fastmcp-wrap-result": True}, {"title": "echoOutput"}])
@@ -176,7 +183,7 @@ def test_invalid_base64_in_an_image_is_an_error() -> None:
 def test_messages_of_a_prompt_are_texts_and_handles() -> None:
     picture = ImageContent(type="image", data=encode(b"x"), mime_type="image/png")
     messages = [PromptMessage(role="user", content=each) for each in (text("[1]"), picture)]
-    found = content.convert_prompt(GetPromptResult(messages=messages, description="d"), Kept())
+    found = convert_prompt(GetPromptResult(messages=messages, description="d"), Kept())
     assert found["description"] == "d"
     assert found["messages"][0]["content"] == "[1]"
     assert found["messages"][1]["content"]["media"] == "1"

@@ -39,7 +39,7 @@ MAX_PUMPS = 60
 # The longest texts of callers, if they are shorter than the last of LENGTHS. The key is the name,
 # or the module.
 CALLER_LIMITS: dict[str, int] = {
-    "onetool.sources.files.globs:_TOKEN": 1_000,
+    "onetool.sources.files.rules:_TOKEN": 1_000,
     "onetool.util.redact:_CUT_ESCAPE": 64,
     "onetool.state.stats.shapes:SECRET": 40,
 }
@@ -47,7 +47,7 @@ CALLER_LIMITS: dict[str, int] = {
 # where they are made.
 DYNAMIC = {
     "onetool.admin.request_preview:f'S{nonce}(.*?)E{nonce}'",
-    "onetool.sources.files.globs:fnmatch.translate(part)",
+    "onetool.sources.files.rules:fnmatch.translate(part)",
     "onetool.core.policy.rules:translate(pattern)",
     "onetool.runs.explain:pattern",
     "onetool.util.secret_finder:re.escape(written)",

@@ -24,8 +24,8 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
 from onetool.errors import StorageError, ToolError
+from onetool.net.oauth.credential import collect_failures, record_failure
 from onetool.net.oauth.discovery import ServerMetadata
-from onetool.net.oauth.failures import collect_failures, record_failure
 from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
 
 

@@ -25,7 +25,7 @@ from onetool.errors import ToolError
 from onetool.settings.load import Loaded
 from onetool.settings.model import Settings
 from onetool.settings.paths import Directories
-from onetool.sources.checks import stored_files
+from onetool.sources.checks.disk import check_stored_files
 from onetool.state.run_records import RunRecord
 from onetool.state.stats import rollup
 from onetool.state.stats.database import StatisticsDatabase, StatisticsFile
@@ -304,8 +304,8 @@ def test_only_a_file_that_changed_since_the_last_write_is_checked(
     os.utime(file, ns=(changed, changed))
     home = file.parent.parent
     loaded = Loaded(Settings(), {}, (), (), Directories(working_dir=home, user=home))
-    assert len(stored_files.problems(loaded, seconds=60.0)) == is_changed
-    assert len(stored_files.problems(loaded)) == 1  # `onetool doctor` always checks
+    assert len(check_stored_files(loaded, seconds=60.0)) == is_changed
+    assert len(check_stored_files(loaded)) == 1  # `onetool doctor` always checks
     recorder = Recorder(StatisticsFile(file))
     recorder.add(make_call())
     recorder.close()

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from onetool.errors import ArgumentError, ToolError
-from onetool.net.messages import Request
-from onetool.net.urls import parse_target
+from onetool.net.client import Request
+from onetool.net.hosts import parse_target
 from onetool.sources.http.definition import HttpImpl
 from onetool.sources.http.placeholders import Placeholder, Values, parse
 

@@ -11,7 +11,7 @@ from onetool.admin.errors import AdminError, raising
 from onetool.admin.model import ApiModel, Count, Finding
 from onetool.admin.person import Person
 from onetool.app import OneTool
-from onetool.sources.checks.fixes import apply_fix
+from onetool.sources.checks.disk import apply_fix
 
 
 class RegistryHealth(ApiModel):

@@ -20,7 +20,7 @@ from onetool.admin.stored_tools import may_see
 from onetool.app import OneTool
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
-from onetool.net.messages import Request
+from onetool.net.client import Request
 from onetool.sources.bundles import BundleStore, archive, importer
 from onetool.sources.bundles.difference import BundleDifference
 from onetool.sources.bundles.imported import BundleImport, list_missing_hosts

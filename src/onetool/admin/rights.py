@@ -15,8 +15,7 @@ from typing import Any
 
 from onetool.core.agents import find_client_agent
 from onetool.errors import PermissionDenied
-from onetool.net.hosts import covers_host, find_private_address
-from onetool.net.urls import parse_target
+from onetool.net.hosts import covers_host, find_private_address, parse_target
 from onetool.settings.clients import yaml_edit
 from onetool.settings.editing.planned_edit import PlannedEdit
 from onetool.settings.model import Agent, Budgets, Http, OAuth, Rule, Sandbox, Server, Settings

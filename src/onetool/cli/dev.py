@@ -98,7 +98,7 @@ def _stamp(file: "Path") -> object:
     """Return a stamp of the file, the modules beside it and its tests; None while an editor
     replaces one of them.
     """
-    from onetool.sources.extensions.pack_tests import stamp_tests
+    from onetool.sources.extensions.backends import stamp_tests
     from onetool.sources.extensions.static_analysis import stamp_file, stamp_siblings
 
     try:

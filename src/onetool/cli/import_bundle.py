@@ -26,7 +26,7 @@ from onetool.cli.signals import blocked_signals, run_cancellable
 from onetool.cli.trust import require_trust
 from onetool.core.names import python_name
 from onetool.errors import BundleError, ToolError
-from onetool.net.addresses import is_public, parse_address
+from onetool.net.hosts import is_public, parse_address
 from onetool.settings.clients import text_files
 from onetool.settings.clients.yaml_text import flow
 from onetool.settings.load import Loaded, load

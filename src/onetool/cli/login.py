@@ -78,8 +78,7 @@ async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace
     The port is chosen first, because the client is registered with it.
     """
     from onetool.admin.sign_ins import begin_sign_in
-    from onetool.net.oauth.loopback_callback import LoopbackCallback
-    from onetool.net.oauth.pending import PENDING_SECONDS
+    from onetool.net.oauth.pending import PENDING_SECONDS, LoopbackCallback
 
     stored = await app.sign_ins.get_source(identity).read()
     known = urlsplit(stored.redirect_uri).port if stored is not None else None

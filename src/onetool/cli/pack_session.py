@@ -27,9 +27,8 @@ from onetool.settings.load import Loaded
 from onetool.settings.paths import FOLDER, Directories, extension_files, is_directory
 from onetool.settings.settings_reader import read_settings
 from onetool.settings.trust import check_trust
-from onetool.sources.extensions.pack_tests import TESTS_DIRECTORY, find_tests
+from onetool.sources.extensions.backends import TESTS_DIRECTORY, WorkerBackend, find_tests
 from onetool.sources.extensions.static_analysis import SUFFIX, Extension
-from onetool.sources.extensions.worker_backend import WorkerBackend
 from onetool.util.context import Caller, Permission
 from onetool.util.problem import Location, Problem
 from onetool.util.text import quote, suggestion_hint

@@ -1,9 +1,8 @@
 """The HTTP client for outgoing requests, and the rules for the hosts and addresses it may reach.
 
-Start with `Net.send` in `client.py`, which sends a request that `HostRules` allow. `urls` parses
-URLs, `hosts` is the allow-list, `addresses` identifies public addresses, `messages` decides what a
-redirect keeps, `transport` connects, and `response_body` reads responses. `oauth` signs in to
-upstream servers, APIs and the admin UI; start with `oauth/sign_ins.py`.
+Start with `Net.send` in `client.py`, which sends a request that `HostRules` allow. `hosts` parses
+URLs, identifies public addresses and has the allow-list; `transport` connects and reads responses.
+`oauth` signs in to upstream servers, APIs and the admin UI; start with `oauth/sign_ins.py`.
 
 What holds here:
 
@@ -21,8 +20,7 @@ What holds here:
   `oauth/guarded_http.py`.
 """
 
-from onetool.net.client import Net
+from onetool.net.client import Net, Request, Resolve, Response
 from onetool.net.hosts import ANY_HOST, HostRules
-from onetool.net.messages import Request, Resolve, Response
 
 __all__ = ["ANY_HOST", "HostRules", "Net", "Request", "Resolve", "Response"]

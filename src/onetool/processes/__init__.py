@@ -9,7 +9,7 @@ What holds here:
 
 - Children are not trusted. The size of a message is checked before it is parsed; a message over a
   limit, or one that is not JSON-RPC, closes the channel.
-- One child cannot take the event loop: one that sends much is read slowly (`pace`), and only a
+- One child cannot take the event loop: one that sends much is read slowly (`Pace`), and only a
   limited number of its requests is answered at the same time.
 - Descendants end with their process, also if the server is killed: `onetool_child.guard` ends them.
 - A supervised child is started once for all callers. Cancelling a caller does not cancel the start,

@@ -1,13 +1,16 @@
-"""The server side of the protocol for cells and workers: JSON-RPC 2.0 in both directions, one
-object per line.
+"""The server side of the protocol for cells and workers: JSON-RPC 2.0 in both directions, one object
+per line.
 
 Input is not trusted. The size of every message is checked before it is parsed
 (`onetool_child.messages`), and a message over a limit, or one that is not JSON-RPC, closes the
-channel. A child that sends much is read slowly (`Pace`). The channel starts no process and knows
-nothing about runs: the callbacks handle what it receives.
+channel. A child that sends much is read slowly: it may use about half of the event loop (`Pace`).
+The channel starts no process and knows nothing about runs: the callbacks handle what it receives.
 """
 
 import asyncio
+import json
+import re
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import chain
@@ -15,7 +18,6 @@ from typing import Any, Protocol
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.processes.pace import Pace
 from onetool.util.context import Result
 from onetool.util.raw_json import RawJson
 from onetool_child import messages
@@ -37,6 +39,13 @@ INVALID_MESSAGE = "it sent an invalid message"
 OnRequest = Callable[[str, JsonObject], Awaitable[Result]]
 OnNotify = Callable[[str, JsonObject], None]
 OnPiece = Callable[[str, bytes], None]
+SLICE_SECONDS = 0.005  # of work for one child before others get their turn
+JSON_BYTES_PER_SECOND = 20 << 20  # handling a message costs time too, after it was parsed
+END_BYTES = 512  # kept at both ends of a message, where the id is
+ID = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,100}")'
+VERSION = rb'"jsonrpc"\s*:\s*"2\.0"'
+ID_FIRST = re.compile(rb"\s*\{\s*(?:" + VERSION + rb"\s*,\s*)?" + ID)
+ID_LAST = re.compile(ID + rb"\s*(?:,\s*" + VERSION + rb"\s*)?\}\s*\Z")
 
 
 class Reading(Protocol):
@@ -378,3 +387,62 @@ class RemoteError(Exception):
     @property
     def original(self) -> Exception:
         return restore(self.data)
+
+
+# --- Pace -----------------------------------------------------------------------------------------
+
+
+class Pace:
+    """Compute the pause after each message, so that a child that sends much is read slowly."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self.now = time.perf_counter
+
+    def charge(self, started: float, json_bytes: int) -> float:
+        """Charge the work since `started`; return the seconds to pause, 0 below one slice."""
+        now = self.now()
+        self._until = (
+            max(self._until, started) + 2 * (now - started) + json_bytes / JSON_BYTES_PER_SECOND
+        )
+        ahead = self._until - now
+        return ahead if ahead > SLICE_SECONDS else 0.0
+
+
+# --- Messages over a limit ------------------------------------------------------------------------
+
+
+class Collector:
+    """Collect a message up to `limit` bytes; keep only both ends if it is larger."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._data = bytearray()
+        self._size = 0
+
+    def add(self, data: bytes) -> None:
+        self._size += len(data)
+        self._data += data
+        if self._size > self._limit:
+            del self._data[END_BYTES:-END_BYTES]
+
+    def take(self) -> tuple[bytes, str | None]:
+        """Return the message, and the problem with its size or None; start the next message."""
+        data = bytes(self._data)
+        size = self._size
+        self._data = bytearray()
+        self._size = 0
+        return (
+            data,
+            (
+                f"the message has {size} bytes, the limit is {self._limit}"
+                if size > self._limit
+                else None
+            ),
+        )
+
+
+def find_id(message: bytes) -> int | str | None:
+    """Return the id of an unparsed message, if it is at one of its ends."""
+    found = ID_FIRST.match(message[:END_BYTES]) or ID_LAST.search(message[-END_BYTES:])
+    return None if found is None else json.loads(found[1])

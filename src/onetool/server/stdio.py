@@ -19,7 +19,7 @@ from typing import Any
 
 import orjson
 
-from onetool.processes.collector import Collector, find_id
+from onetool.processes.channel import Collector, find_id
 from onetool.processes.daemon_client import PING, PONG
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, has_few_values

@@ -41,7 +41,7 @@ class Problem:
     location: Location | None = None
     code: str = ""
     level: str = PROBLEM
-    fix: str = ""  # a fix that is safe to make: see `onetool.sources.checks.fixes`
+    fix: str = ""  # a fix that is safe to make: see `onetool.sources.checks.disk`
 
     @classmethod
     def of(cls, error: ToolError, level: str = PROBLEM) -> Self:

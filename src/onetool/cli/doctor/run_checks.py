@@ -26,9 +26,10 @@ from onetool.net.oauth.sign_ins import make_server_target
 from onetool.runs.isolation import check_isolation
 from onetool.settings.load import Examined, Loaded, examine
 from onetool.settings.paths import Directories, find_directories
-from onetool.sources.checks import find_problems, sort_problems, stored_files
-from onetool.sources.checks.extensions import INSTALL_UV, has_uv
-from onetool.sources.extensions.worker_backend import RUNNING, WorkerBackend
+from onetool.sources.checks import find_problems, sort_problems
+from onetool.sources.checks.disk import check_bundles, check_stored_files
+from onetool.sources.checks.setup import INSTALL_UV, has_uv
+from onetool.sources.extensions.backends import RUNNING, WorkerBackend
 from onetool.util.problem import OK, PROBLEM, WARNING, Location, Problem
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
@@ -102,7 +103,7 @@ def _shorten_timeouts(loaded: Loaded) -> Loaded:
 async def _examine(app: OneTool, read: Examined, progress: Progress) -> list[Problem]:
     # First, because the following steps may repair files.
     stored = await run_in_thread(
-        lambda: [*stored_files.problems(read.loaded), *stored_files.check_bundles(read.loaded)]
+        lambda: [*check_stored_files(read.loaded), *check_bundles(read.loaded)]
     )
     with suppress(ToolError):  # `check` reports it
         await app.discover(set())

@@ -1,11 +1,15 @@
-"""The servers and APIs to sign in to, and the credential that a sign-in leaves behind."""
+"""The servers and APIs to sign in to, the credential that a sign-in leaves behind, and its errors."""
 
 import json
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
-from onetool.errors import SignInRequired, StorageError
+from onetool.errors import SignInRequired, StorageError, ToolError
 from onetool.settings.model import OAuth
 from onetool.state.credentials import CredentialKey
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 MAX_MARGIN_SECONDS = 30.0  # before its expiry, a token is refreshed
 MARGIN_PART = 10  # the margin is at most this part of the lifetime
 MAX_LIFETIME_SECONDS = 1e9
+_FAILURES: ContextVar[list[ToolError] | None] = ContextVar("_FAILURES", default=None)
+ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
 class SignInEndpoints(Protocol):
@@ -187,3 +193,33 @@ class Credential:
             raise StorageError(
                 "a stored credential is damaged", hint="sign in again with onetool login"
             ) from None
+
+
+# --- Errors ---------------------------------------------------------------------------------------
+
+
+class TokenRejected(ToolError):
+    """The authorization server rejected a request; `error` is its code, such as `invalid_grant`."""
+
+
+def describe_code(code: str) -> str:
+    """Return an error code of an authorization server, unless it may be anything else."""
+    return code if ERROR_CODE.fullmatch(code) else "an invalid error code"
+
+
+@contextmanager
+def collect_failures() -> Iterator[list[ToolError]]:
+    """Collect the errors of the requests inside the block."""
+    failures: list[ToolError] = []
+    token = _FAILURES.set(failures)
+    try:
+        yield failures
+    finally:
+        _FAILURES.reset(token)
+
+
+def record_failure(error: ToolError) -> None:
+    """Add the error to the list of the current call, if there is one."""
+    failures = _FAILURES.get()
+    if failures is not None:
+        failures.append(error)

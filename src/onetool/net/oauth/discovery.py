@@ -28,8 +28,13 @@ from pydantic import AnyHttpUrl, BaseModel, ValidationError
 
 from onetool.errors import NetworkError, ToolError
 from onetool.net import Response
-from onetool.net.oauth.credential import Credential, SignInEndpoints, SignInTarget
-from onetool.net.oauth.failures import TokenRejected, describe_code
+from onetool.net.oauth.credential import (
+    Credential,
+    SignInEndpoints,
+    SignInTarget,
+    TokenRejected,
+    describe_code,
+)
 from onetool.net.oauth.guarded_http import PROBES, GuardedHttp
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject

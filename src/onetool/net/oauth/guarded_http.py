@@ -13,7 +13,7 @@ from typing import Any
 
 from onetool.errors import NetworkError
 from onetool.net import HostRules, Net, Request, Response
-from onetool.net.urls import Target, parse_target
+from onetool.net.hosts import Target, parse_target
 from onetool.util.loopback import is_loopback
 
 MAX_DOCUMENT_BYTES = 256 << 10

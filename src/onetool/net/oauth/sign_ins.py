@@ -17,8 +17,7 @@ from onetool.errors import ConfigError, SignInRequired, ToolError
 from onetool.net import ANY_HOST, Net
 from onetool.net.oauth.credential import Credential, Identity, SignInTarget
 from onetool.net.oauth.guarded_http import GuardedHttp
-from onetool.net.oauth.loopback_callback import LoopbackCallback
-from onetool.net.oauth.pending import PendingSignIn, PendingSignIns
+from onetool.net.oauth.pending import LoopbackCallback, PendingSignIn, PendingSignIns
 from onetool.net.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.settings.load import Loaded
 from onetool.settings.model import OAuth, Server

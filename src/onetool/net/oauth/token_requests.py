@@ -24,9 +24,8 @@ from pydantic import (
 
 from onetool.errors import ConfigError, NetworkError, ToolError
 from onetool.net import Request, Response
-from onetool.net.oauth.credential import Credential
+from onetool.net.oauth.credential import Credential, TokenRejected, describe_code
 from onetool.net.oauth.discovery import Discovered, ServerMetadata, invalid_document, parse_document
-from onetool.net.oauth.failures import TokenRejected, describe_code
 from onetool.net.oauth.guarded_http import ACCEPT, FORM, GuardedHttp
 from onetool.settings.model import OAuth
 from onetool.util.text import quote

@@ -13,8 +13,7 @@ import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import SignInRequired, ToolError
-from onetool.net.oauth.credential import Credential, Identity
-from onetool.net.oauth.failures import TokenRejected
+from onetool.net.oauth.credential import Credential, Identity, TokenRejected
 from onetool.state.credentials import CredentialStore
 from onetool.util.background_tasks import BackgroundTasks
 

@@ -11,8 +11,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from onetool.net.addresses import parse_address
-from onetool.net.messages import OUTGOING_HEADER
+from onetool.net.client import OUTGOING_HEADER
+from onetool.net.hosts import parse_address
 from onetool.server.http.errors import ApiError
 from onetool.util.loopback import is_loopback
 

@@ -13,7 +13,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError, OutputInvalid
 from onetool.sources.builtin.json_tools import parse as parse_json
-from onetool.sources.llm.messages import Message
+from onetool.sources.llm.language_model import Message
 from onetool.sources.system import get_system
 from onetool.util.context import ToolContext
 from onetool_child.json_types import JsonObject

@@ -4,7 +4,7 @@ from typing import Any
 
 from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ConfigError
-from onetool.sources.builtin.parsing import validate
+from onetool.sources.builtin.json_tools import validate
 from onetool_child.json_types import JsonObject
 
 __all__ = ["parse"]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import HostRules
-from onetool.net.urls import parse_target
+from onetool.net.hosts import parse_target
 from onetool.sources.bundles.secret_bindings import SecretUse, find_secret_uses
 from onetool_child.json_types import JsonObject
 

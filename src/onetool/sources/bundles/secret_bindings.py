@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from onetool.errors import NetworkError, ToolError
-from onetool.net.urls import parse_target
+from onetool.net.hosts import parse_target
 from onetool.settings.model import Settings
 from onetool.util.problem import WARNING, Problem
 from onetool_child.json_types import JsonMapping

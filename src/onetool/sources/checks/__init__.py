@@ -22,13 +22,12 @@ from onetool.runs.cells import CellSource
 from onetool.runs.isolation import find_isolation_problem
 from onetool.settings.load import Examined, Loaded
 from onetool.sources.bundles.source import BundleSource
-from onetool.sources.checks import (
-    assistants,
-    directories,
-    extensions,
-    servers,
-    settings,
-    stored_files,
+from onetool.sources.checks.disk import check_directories, check_stored_files
+from onetool.sources.checks.setup import (
+    check_assistants,
+    check_extensions,
+    check_servers,
+    check_settings,
 )
 from onetool.sources.extensions.packs import Extensions
 from onetool.sources.extensions.static_analysis import IGNORED
@@ -122,18 +121,18 @@ def _find(
     disabled = app.state.disabled_tools.problem  # says more than a check of the same file
     problems = [
         *([disabled] if disabled is not None else []),
-        *directories.problems(read),
+        *check_directories(read),
         *read.errors,
         *read.loaded.problems,
         *stored,
-        *stored_files.problems(read.loaded, seconds),
+        *check_stored_files(read.loaded, seconds),
         *app.bundles.findings(),
-        *extensions.problems(app.extensions, read.loaded),
-        *servers.problems(app.servers, read, app.registry, app.extensions),
-        *settings.problems(app.registry, read),
+        *check_extensions(app.extensions, read.loaded),
+        *check_servers(app.servers, read, app.registry, app.extensions),
+        *check_settings(app.registry, read),
         # MCP clients of the machine are irrelevant to a program that embeds OneTool.
         *(
-            assistants.problems(read.loaded.directories, read.loaded.environment)
+            check_assistants(read.loaded.directories, read.loaded.environment)
             if reader.has_files
             else ()
         ),

@@ -1,15 +1,20 @@
-"""Python environments for script headers: created by uv once per header, then reused by the path of
-the interpreter.
+"""Script headers (PEP 723), and the Python environments that uv creates for them.
 
-A file without a header uses the Python of the server.
+An environment is created once per header and then used by its interpreter path. A file without a
+header uses the Python of the server. An invalid header is ignored and reported.
 """
 
 import asyncio
 import os
+import re
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -17,11 +22,11 @@ from onetool.errors import StorageError, ToolError
 from onetool.processes.process import Printed, Variables
 from onetool.processes.programs import Program, run
 from onetool.settings.programs import NO_CONFIG, uv_settings
-from onetool.sources.extensions.pep723 import ScriptHeader
 from onetool.util import atomic
 from onetool.util.background_tasks import retrieve_error
 from onetool.util.problem import Location
 from onetool.util.storage_errors import storage_error
+from onetool_child.json_types import JsonObject
 
 Report = Callable[[str], None]
 # Variables that programs need to find their files, proxies and certificates.
@@ -32,8 +37,6 @@ PASSED_VARIABLES = frozenset({
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
     "SYSTEMROOT", "APPDATA", "LOCALAPPDATA", "USERPROFILE", "PATHEXT", "COMSPEC",
 })  # fmt: skip
-
-
 NO_UV = "no_uv"  # the error code if uv is not installed
 PREPARING_MESSAGE = "uv is preparing the environment"
 # The script that uv runs: it imports the worker from its first argument and changes to its second.
@@ -47,6 +50,104 @@ import onetool_child.worker as worker
 sys.path.remove(home)
 worker.main()
 """
+BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+SCRIPT = "script"
+OPENING = re.compile(r"(?m)^#[ \t]*///[ \t]*script[ \t]*$")  # also with the wrong white space
+LOCAL_SOURCES = frozenset({"path", "workspace"})
+INDEX_SETTINGS = frozenset({"find-links", "index", "index-url", "extra-index-url"})
+INVALID_HEADER = "invalid header: expected `# /// script`, lines that start with `# `, and `# ///`"
+
+
+# --- Script headers -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ScriptHeader:
+    text: str
+
+    @cached_property
+    def data(self) -> JsonObject:
+        return tomllib.loads(self.text)
+
+    @property
+    def as_script(self) -> str:
+        """A script with this header only."""
+        lines = "".join(f"# {line}".rstrip() + "\n" for line in self.text.splitlines())
+        return f"# /// {SCRIPT}\n{lines}# ///\n"
+
+    @property
+    def digest(self) -> str:
+        return sha256(self.text.encode()).hexdigest()[:32]
+
+    @property
+    def uses_local_files(self) -> bool:
+        """Whether it refers to local files, so that it depends on the directory of the script."""
+        tool = self.data.get("tool")
+        settings = tool.get("uv") if isinstance(tool, dict) else None
+        return isinstance(settings, dict) and any(map(_is_local, settings.items()))
+
+
+def _is_local(setting: tuple[str, Any]) -> bool:
+    """Return whether a setting of uv refers to local files: a path or workspace source, or an index
+    without a URL.
+    """
+    name, value = setting
+    if name == "sources":
+        return bool(LOCAL_SOURCES & set(_iter_keys(value)))
+    return name in INDEX_SETTINGS and any("://" not in text for text in _iter_urls(value))
+
+
+def _iter_keys(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+    for inner in _iter_values(value):
+        yield from _iter_keys(inner)
+
+
+def _iter_urls(value: Any) -> Iterator[str]:
+    """Yield the URLs of indexes; other fields of an index are ignored."""
+    if isinstance(value, str):
+        yield value
+    for inner in [value.get("url", "")] if isinstance(value, dict) else _iter_values(value):
+        yield from _iter_urls(inner)
+
+
+def _iter_values(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def parse_header(source: str) -> ScriptHeader | None:
+    """Return the header if there is exactly one and it is valid."""
+    found = extract_blocks(source)
+    return ScriptHeader(found[0]) if found and find_problem(source) is None else None
+
+
+def find_problem(source: str) -> str | None:
+    """Return the problem with the header of a file, or None."""
+    found = extract_blocks(source)
+    if len(found) > 1:
+        return "invalid header: more than one header in the file"
+    try:
+        tomllib.loads(found[0] if found else "")
+    except tomllib.TOMLDecodeError as error:
+        return f"invalid header: not valid TOML: {error}"
+    return INVALID_HEADER if not found and OPENING.search(source) else None
+
+
+def extract_blocks(source: str) -> list[str]:
+    """Return the TOML of each header, without comment markers."""
+    text = source.replace("\r\n", "\n")
+    return [
+        "".join(
+            line[2:] if line.startswith("# ") else line[1:]
+            for line in match["content"].splitlines(keepends=True)
+        )
+        for match in BLOCK.finditer(text)
+        if match["type"] == SCRIPT
+    ]
+
+
+# --- Environments ---------------------------------------------------------------------------------
 
 
 class StartCommand(NamedTuple):

@@ -25,7 +25,14 @@ from onetool.settings.load import Loaded
 from onetool.settings.model import PackSettings, Sandbox
 from onetool.settings.paths import extension_files, resolve_path
 from onetool.settings.trust import TrustDecision
-from onetool.sources.extensions import pack_tests, static_analysis
+from onetool.sources.extensions import static_analysis
+from onetool.sources.extensions.backends import (
+    PYTEST,
+    QueueBackend,
+    Timeouts,
+    WorkerBackend,
+    run_pack_tests,
+)
 from onetool.sources.extensions.environments import (
     Environments,
     Report,
@@ -33,10 +40,8 @@ from onetool.sources.extensions.environments import (
     make_script_environment,
     make_worker_environment,
 )
-from onetool.sources.extensions.queue_backend import QueueBackend
 from onetool.sources.extensions.static_analysis import Extension, Function
 from onetool.sources.extensions.worker import CallTool, Worker, WorkerLaunch
-from onetool.sources.extensions.worker_backend import Timeouts, WorkerBackend
 from onetool.state.storage import Jobs
 from onetool.util.background_tasks import BackgroundTasks, retrieve_error
 from onetool.util.context import Permission, ToolContext
@@ -439,9 +444,9 @@ class Extensions(HeldTools):
         extension = self._packs[name].extension
         setup = self._setups[name]
         report = context.client.progress or (lambda _line: None)
-        packages = await self._environments.get_packages(pack_tests.PYTEST, extension.file, report)
+        packages = await self._environments.get_packages(PYTEST, extension.file, report)
         launch = await self._prepare(setup, extension, report)
-        return await pack_tests.run_tests(
+        return await run_pack_tests(
             launch, setup.timeouts.start, packages, self._call_tool, context
         )
 

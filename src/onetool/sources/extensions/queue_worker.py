@@ -20,8 +20,8 @@ from onetool.core.tool import Tool
 from onetool.errors import Interrupted, ToolError, ToolNotFound, ToolTimeout
 from onetool.runs.results.blobs import Media
 from onetool.settings.load import Loaded
+from onetool.sources.extensions.backends import WorkerBackend
 from onetool.sources.extensions.packs import Extensions
-from onetool.sources.extensions.worker_backend import WorkerBackend
 from onetool.state.postgres_database import Database
 from onetool.state.queue_connector import PatientConnector
 from onetool.state.result_rows import PartRows

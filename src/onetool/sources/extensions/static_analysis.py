@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from onetool.core.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
 from onetool.core.source_types import Scope
-from onetool.sources.extensions.pep723 import ScriptHeader, find_problem, parse_header
+from onetool.sources.extensions.environments import ScriptHeader, find_problem, parse_header
 from onetool.util.context import Effect, Permission, effects, permissions
 from onetool.util.docstring import description, example
 from onetool.util.problem import OK, WARNING, Location, Problem
@@ -181,7 +181,7 @@ def outline(file: Path) -> dict[str, list[str]]:
     return {name: list_parameter_names(definition) for name, (definition, _) in found.items()}
 
 
-def is_declared(file: Path) -> bool:
+def declares_pack(file: Path) -> bool:
     """Return whether a file says that it is a pack: it assigns `pack` or `permissions`, or has a
     script header.
     """

@@ -1,7 +1,7 @@
 """The server side of a worker: a process that runs an extension file.
 
 Applications may share a worker; what it sends during a call goes to the application of the call. If
-the process ends, calls fail with an error that says why. `worker_backend` decides when to start a
+the process ends, calls fail with an error that says why. `WorkerBackend` decides when to start a
 worker.
 """
 

@@ -3,11 +3,16 @@
 `Files` checks a path and opens it; the other modules work on what it opened.
 """
 
-from onetool.sources.files.files import Files
-from onetool.sources.files.listing import ListedEntry, list_entries
-from onetool.sources.files.moving import copy, move
-from onetool.sources.files.reading import FileContent, get_file_type, read, stat_path
-from onetool.sources.files.trash import TRASH, delete
+from onetool.sources.files.files import TRASH, Files
+from onetool.sources.files.moving import copy, delete, move
+from onetool.sources.files.reading import (
+    FileContent,
+    ListedEntry,
+    get_file_type,
+    list_entries,
+    read,
+    stat_path,
+)
 from onetool.sources.files.writing import BACKUP_SUFFIX, PERMISSION_BITS, WriteResult, write
 
 __all__ = [

@@ -14,8 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from onetool.errors import ToolError
-from onetool.sources.files.beneath import DIRECTORY, NON_BLOCKING, rename_without_replacing
-from onetool.sources.files.files import AnchoredPath, Files, Moved, closing
+from onetool.sources.files.files import (
+    DIRECTORY,
+    NON_BLOCKING,
+    AnchoredPath,
+    Files,
+    Moved,
+    closing,
+    rename_without_replacing,
+)
 
 BACKUP_SUFFIX = ".bak"
 NEW_FILE_MODE = 0o644

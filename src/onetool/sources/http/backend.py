@@ -22,7 +22,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolError, ToolTimeout
 from onetool.net import HostRules, Net
-from onetool.net.messages import IDEMPOTENT_METHODS, Request, Response
+from onetool.net.client import IDEMPOTENT_METHODS, Request, Response
 from onetool.sources.http import credentials
 from onetool.sources.http.body import OTHER_TYPE
 from onetool.sources.http.placeholders import (

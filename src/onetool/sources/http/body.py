@@ -19,7 +19,7 @@ from typing import Any, Self
 from xml.sax.saxutils import escape
 
 from onetool.errors import ArgumentError
-from onetool.net.messages import FORBIDDEN_IN_VALUES
+from onetool.net.client import FORBIDDEN_IN_VALUES
 from onetool.sources.http.placeholders import (
     BOUNDARY,
     MISSING,

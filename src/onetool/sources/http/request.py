@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import quote as quote_url, unquote, unquote_plus
 
-from onetool.net.messages import FORBIDDEN_IN_VALUES, RESERVED_HEADERS, TOKEN, Request
+from onetool.net.client import FORBIDDEN_IN_VALUES, RESERVED_HEADERS, TOKEN, Request
 from onetool.sources.http.placeholders import (
     Parts,
     Placeholder,

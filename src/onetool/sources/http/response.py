@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus, urljoin
 import anyio
 
 from onetool.errors import ToolError
-from onetool.net.messages import EVENT_STREAM, Response
+from onetool.net.client import EVENT_STREAM, Response
 from onetool.sources.http.body import OTHER_TYPE
 from onetool.util.large_data import LARGE_CHARS
 from onetool.util.redact import REDACTED, Redactor

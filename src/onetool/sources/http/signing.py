@@ -26,8 +26,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from onetool.errors import ToolError
-from onetool.net.messages import FORBIDDEN_IN_VALUES, Request
-from onetool.net.urls import parse_target
+from onetool.net.client import FORBIDDEN_IN_VALUES, Request
+from onetool.net.hosts import parse_target
 from onetool.sources.http.placeholders import Parts, Values
 
 _WEBHOOK_KEY_PREFIX = "whsec_"

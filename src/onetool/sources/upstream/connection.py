@@ -24,21 +24,22 @@ from onetool.errors import NetworkError, ToolError, ToolTimeout
 from onetool.processes.shared import SharedProcess
 from onetool.settings.model import Server
 from onetool.settings.programs import start_seconds
-from onetool.sources.upstream.message_limits import (
+from onetool.sources.upstream.relay import DeclaringStream, Relay, Relays, WrappedStream
+from onetool.sources.upstream.stdio import (
     MAX_ITEMS,
     MAX_UPSTREAM_BYTES,
+    MissingProgram,
+    ServerLaunch,
     error_response,
     has_too_many_items,
+    stdio_streams,
 )
-from onetool.sources.upstream.relay import DeclaringStream, Relay, Relays, WrappedStream
-from onetool.sources.upstream.server_launch import ServerLaunch
-from onetool.sources.upstream.stdio import MissingProgram, stdio_streams
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
-    from onetool.net.oauth.bearer_auth import BearerAuth
     from onetool.net.oauth.token_source import TokenSource
+    from onetool.sources.upstream.http_client import BearerAuth
 
 STDERR_SECONDS = 0.5  # to read the last output of a lost process
 REACH_SECONDS = 2.0
@@ -384,8 +385,7 @@ class Connection(SharedProcess[ConnectionUser]):
                 stdio_streams(self._launch)
             )
             return reader, writer
-        from onetool.net.oauth.bearer_auth import BearerAuth
-        from onetool.sources.upstream.http_limits import http_client, tls_context
+        from onetool.sources.upstream.http_client import BearerAuth, http_client, tls_context
 
         await run_in_thread(tls_context)  # before a client needs it on the event loop
         self._auth = None if self._source is None else BearerAuth(self._source)

@@ -23,14 +23,14 @@ from onetool.settings.load import Loaded
 from onetool.sources.upstream.checked_tools import (
     REQUIRED_PERMISSIONS,
     CheckedTools,
+    accept,
     check_tools,
     list_problems,
 )
 from onetool.sources.upstream.connection import load_sdk
 from onetool.sources.upstream.definitions import Definitions, ToolLists, digest
-from onetool.sources.upstream.pins import accept
-from onetool.sources.upstream.server_launch import plan_launch
 from onetool.sources.upstream.session import UpstreamSession
+from onetool.sources.upstream.stdio import plan_launch
 from onetool.sources.upstream.upstream import Upstream, UpstreamServices
 from onetool.state.storage import State
 from onetool.util.background_tasks import BackgroundTasks

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import NetworkError, PermissionDenied, SignInRequired, ToolError, ToolTimeout
-from onetool.net.oauth.failures import collect_failures
+from onetool.net.oauth.credential import collect_failures
 from onetool.processes.shared import CallInterrupted
 from onetool.processes.supervised import Supervised
 from onetool.sources.upstream.checked_tools import CheckedTools

@@ -1,31 +1,146 @@
-"""Upstream servers over stdio. Message sizes are checked before parsing, and reading is paced."""
+"""Upstream servers over stdio: the process and its messages.
+
+Messages are checked before they are parsed, and read slowly if there are many.
+
+Files in the working directory must not decide what a server of the user's settings runs. It starts
+in a private directory. With `cwd: project` it starts in the working directory, where Python, npm
+and uv ignore the files. A server of a trusted project may run the project's code, but npx does not
+look for packages there.
+"""
 
 import asyncio
+import json
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.processes.collector import Collector
-from onetool.processes.pace import Pace
-from onetool.processes.process import GUARD, Process
-from onetool.sources.upstream.message_limits import (
-    MAX_UPSTREAM_BYTES,
-    MIN_CHARGED_BYTES,
-    admit,
-    reject,
+from onetool.processes.channel import END_BYTES, Collector, Pace, find_id
+from onetool.processes.process import GUARD, Process, Variables
+from onetool.settings.load import Loaded
+from onetool.settings.model import Server
+from onetool.settings.programs import (
+    NPM,
+    PROJECT,
+    ignores_packages,
+    imports_from_directory,
+    private_directory,
+    start_directory,
+    uv_settings,
 )
-from onetool.sources.upstream.server_launch import ServerLaunch
-from onetool_child.messages import TooLarge, parse_without_gc
+from onetool_child.json_types import JsonObject
+from onetool_child.messages import MAX_VALUES, TooLarge, has_few_values, parse_without_gc
 
 READ_SIZE = 1 << 16
 MAX_UNSENT_BYTES = 1 << 20
 ROOM_SECONDS = 0.01
 END_SECONDS = 2.0  # for a server to exit after its input is closed
+MAX_UPSTREAM_BYTES = 8 << 20  # a message cannot be split, and images are large
+MAX_ITEMS = 10_000  # in a list of a result; the SDK validates each one
+MIN_CHARGED_BYTES = 1 << 12  # handling even a short message costs time
+METHOD = b'"method"'  # in requests and notifications, not in responses
+SAFE_PATH_VARIABLES = {
+    "PYTHONSAFEPATH": "1"
+}  # Python does not import from the directory it starts in
+FALLBACK_DIRECTORY = Path("/")
+
+
+# --- Launch ---------------------------------------------------------------------------------------
+
+
+class ServerLaunch(NamedTuple):
+    """The parameters of a server process.
+
+    `private` is its private directory, if it uses one; created on demand.
+    """
+
+    command: tuple[str, ...]
+    directory: Path
+    environment: Variables
+    private: Path | None = None
+
+    def has_program(self) -> bool:
+        """Return whether the program exists; a path with a slash is relative to the start
+        directory.
+        """
+        program = self.command[0]
+        path = self.directory / program if "/" in program else program
+        return shutil.which(path, path=self.environment.get("PATH")) is not None
+
+    def prepare_directory(self) -> Path:
+        """Create and return the start directory.
+
+        If the home directory is not writable, return another one.
+        """
+        try:
+            if self.private is not None:
+                self.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            return FALLBACK_DIRECTORY if self.directory == self.private else self.directory
+        return self.directory
+
+
+def plan_launch(name: str, server: Server, loaded: Loaded, environment: Variables) -> ServerLaunch:
+    """Return the parameters of the process of a server under these settings."""
+    directory = start_directory(name, server, loaded)
+    private = private_directory(name, loaded.directories)
+    is_user_server = name in loaded.user_servers and not (
+        server.cwd and Path(server.cwd).expanduser().is_absolute()
+    )
+    ignores_files = is_user_server or server.cwd == PROJECT
+    variables = {**environment, **uv_settings(environment)}
+    if directory != private and (ignores_files or not imports_from_directory(server, directory)):
+        variables |= SAFE_PATH_VARIABLES
+    command = str(server.command)
+    if not (ignores_files or ignores_packages(server)):
+        return ServerLaunch((command, *server.args), directory, {**variables, **server.env})
+    # npm and npx read `.npmrc` and `node_modules/.bin` from the prefix only.
+    options = ("--prefix", str(private)) if PurePath(command).name in NPM else ()
+    return ServerLaunch(
+        (command, *options, *server.args), directory, {**variables, **server.env}, private
+    )
+
+
+# --- Message limits -------------------------------------------------------------------------------
+
+
+def admit(message: bytes, problem: str | None) -> bytes:
+    """Return the message, or an error response in its place; nothing if it is not a response.
+
+    `problem` is a problem that is already known. Raise TooLarge if the id of the request is
+    unknown.
+    """
+    if problem is None and not has_few_values(message):
+        problem = f"the message has more than {MAX_VALUES} values"
+    return message if problem is None else reject(message, problem)
+
+
+def reject(message: bytes, problem: str) -> bytes:
+    if METHOD in message[:END_BYTES]:
+        return b""
+    ident = find_id(message)
+    if ident is None:
+        raise TooLarge(problem)
+    return json.dumps(error_response(ident, problem)).encode()
+
+
+def error_response(ident: int | str, reason: str) -> JsonObject:
+    return {"jsonrpc": "2.0", "id": ident, "error": {"code": -32603, "message": reason}}
+
+
+def has_too_many_items(result: Any) -> bool:
+    return isinstance(result, dict) and any(
+        isinstance(part, list) and len(part) > MAX_ITEMS for part in result.values()
+    )
+
+
+# --- Streams --------------------------------------------------------------------------------------
 
 
 class _Pipes:

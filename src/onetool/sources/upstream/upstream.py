@@ -27,21 +27,27 @@ from onetool.net.oauth.token_source import TokenSource
 from onetool.processes.shared import SharedPool
 from onetool.runs.results.blobs import Media
 from onetool.settings.model import Server
-from onetool.sources.upstream import content
 from onetool.sources.upstream.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, is_chosen
 from onetool.sources.upstream.connection import Connection
 from onetool.sources.upstream.definitions import (
     Definition,
     Definitions,
+    StoreMedia,
     ToolLists,
     UpstreamSchema,
     cache_key,
+    convert_prompt,
+    convert_resources,
+    convert_result,
     digest,
+    find_omitted,
     identify_origin,
+    is_expensive,
+    to_plain,
 )
 from onetool.sources.upstream.relay import MAX_CALL_SECONDS, Relay, get_relay, is_question
-from onetool.sources.upstream.server_launch import ServerLaunch
 from onetool.sources.upstream.session import UpstreamSession
+from onetool.sources.upstream.stdio import ServerLaunch
 from onetool.util.context import Foreign, ToolContext
 from onetool_child.interface import MAX_PROGRESS_CHARS
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -208,13 +214,13 @@ class Upstream:
             tool.name, "call_tool", arguments, session, connection, context=context
         )
         convert = partial(self._convert, tool.name, result, definition, context)
-        return await run_in_thread(convert) if content.is_expensive(result) else convert()
+        return await run_in_thread(convert) if is_expensive(result) else convert()
 
     def _convert(self, tool: str, result: Any, definition: Definition, context: ToolContext) -> Any:
         """Return the value of a result; pass other content to the listener of the context."""
         store_media = self._make_media_store(context)
-        self._report(tool, result, context, content.find_omitted(result, definition, store_media))
-        return content.convert_result(result, definition, store_media)
+        self._report(tool, result, context, find_omitted(result, definition, store_media))
+        return convert_result(result, definition, store_media)
 
     async def _send(
         self,
@@ -269,7 +275,7 @@ class Upstream:
         if details or self.server.sanitize:
             context.run.record_foreign(Foreign(subject, details, self.server.sanitize))
 
-    def _make_media_store(self, context: ToolContext) -> content.StoreMedia:
+    def _make_media_store(self, context: ToolContext) -> StoreMedia:
         """Return the function that stores media.
 
         A relay gets the result unchanged and needs no handles.
@@ -308,9 +314,7 @@ class Upstream:
             relay.result = lists
         if self.server.sanitize:
             context.run.record_foreign(Foreign(self.name, {}, is_untrusted=True))
-        return await run_in_thread(
-            lambda: [content.to_plain(item) for items in lists for item in items]
-        )
+        return await run_in_thread(lambda: [to_plain(item) for items in lists for item in items])
 
     def _select_allowed(
         self, lists: Iterable[Sequence[Any]], context: ToolContext
@@ -320,14 +324,12 @@ class Upstream:
         ]
 
     async def read_resource(self, uri: str, context: ToolContext) -> Any:
-        return await self._get(uri, "read_resource", (uri,), content.convert_resources, context)
+        return await self._get(uri, "read_resource", (uri,), convert_resources, context)
 
     async def get_prompt(
         self, name: str, arguments: Mapping[str, str], context: ToolContext
     ) -> Any:
-        return await self._get(
-            name, "get_prompt", (name, dict(arguments)), content.convert_prompt, context
-        )
+        return await self._get(name, "get_prompt", (name, dict(arguments)), convert_prompt, context)
 
     async def _get(
         self,

@@ -11,7 +11,7 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from onetool.errors import BundleError
-from onetool.net.messages import EVENT_STREAM
+from onetool.net.client import EVENT_STREAM
 from onetool.sources.bundles.openapi import swagger
 from onetool.sources.bundles.openapi.bodies import BodyWriter, is_binary
 from onetool.sources.bundles.openapi.document import (

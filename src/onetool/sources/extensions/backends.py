@@ -1,28 +1,46 @@
-"""The backend of an extension pack.
+"""The backends of extension packs, and the tests beside a pack.
 
-It starts the worker on the first call, replaces it and stops it when idle.
+`WorkerBackend` starts a worker on the first call, replaces it if it is lost or its file has
+changed, and stops it when it is idle. After a failed start, callers get the same error until the
+next attempt is due.
 
-The worker is replaced if it is lost or its file has changed. After a failed start, callers get the
-same error until the next attempt is due.
+`QueueBackend` makes a call a job for workers on other machines. If its process ends, the job does
+not, and repeating the call in another process follows the same job.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from anyio.to_thread import run_sync as run_in_thread
+
+import onetool_child
 from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolTimeout
+from onetool.processes.process import Printed
 from onetool.processes.supervised import Supervised
-from onetool.sources.extensions.environments import Report
-from onetool.sources.extensions.static_analysis import Extension
+from onetool.sources.extensions.environments import Report, ScriptHeader
+from onetool.sources.extensions.static_analysis import SUFFIX, Extension, Stamp, stamp_file
 from onetool.sources.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser
-from onetool.util.context import ToolContext
-from onetool_child.json_types import JsonMapping
+from onetool.state.storage import JobRequest, Jobs
+from onetool.util.context import CallClient, ToolContext
+from onetool.util.raw_json import RawJson
+from onetool_child.json_types import JsonMapping, JsonObject
 
 RUNNING = "running"
 FAILED = "failed"
 MAX_LOGGED_PER_SECOND = 2 << 20  # characters
 Prepare = Callable[[Extension, Report], Awaitable[WorkerLaunch]]
+TESTS_DIRECTORY = "tests"
+PYTEST = ScriptHeader('dependencies = ["pytest>=8"]')
+MAX_SECONDS = 3600.0
+MAX_FILES = 1_000  # of tests that are watched
+SUCCESSFUL = {0, 5}  # exit statuses of pytest: all tests passed, no tests found
 
 
 class Timeouts(NamedTuple):
@@ -220,3 +238,137 @@ class WorkerBackend:
     def _stop(self, worker: Worker) -> None:
         worker.leave(self._user)
         self._state = "stopped"  # it was idle
+
+
+# --- Queues ---------------------------------------------------------------------------------------
+
+
+class QueueBackend:
+    """The backend of one pack. `get_jobs` returns the jobs in the state."""
+
+    is_resumable = True  # a repeated call with the same ID is the same call
+
+    def __init__(
+        self,
+        extension: Extension,
+        timeouts: Timeouts,
+        queue: str,
+        wait_seconds: float,
+        get_jobs: Callable[[], Jobs],
+    ) -> None:
+        self.extension = extension
+        self.timeouts = timeouts
+        self.queue = queue
+        self._wait_seconds = wait_seconds
+        self._get_jobs = get_jobs
+        self._is_retired = False
+        self._calls = 0
+
+    def identify(self, _tool: Tool) -> Any:
+        return [self.extension.identify(), self.queue]
+
+    async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
+        ticket = context.run.ticket
+        is_detached = ticket is not None and ticket.is_detached
+        request = JobRequest(
+            id=os.urandom(16).hex() if ticket is None else ticket.call_id,
+            queue=self.queue,
+            pack=self.extension.pack,
+            function=tool.short_name,
+            arguments=args,
+            options={
+                "context": context.to_data(self.extension.pack),
+                "token_id": context.token_id,
+                "scope": str(context.working_dir),  # to which media belong
+            },
+            seconds=self.timeouts.call,
+            start_seconds=self.timeouts.start,
+            wait_seconds=self._wait_seconds if is_detached else self.timeouts.call,
+            is_idempotent=tool.is_idempotent,
+            ticket=ticket,
+        )
+        self._calls += 1
+        try:
+            return await self._get_jobs().call(request, partial(_report, context.client))
+        finally:
+            self._calls -= 1
+
+    @property
+    def state(self) -> str:
+        return f"queue {self.queue}"
+
+    @property
+    def failure(self) -> ToolError | None:
+        return None
+
+    def retire(self) -> None:
+        """Make no new calls because the settings have changed. Calls in flight complete."""
+        self._is_retired = True
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_retired and not self._calls
+
+    async def close(self) -> None:
+        self.retire()
+
+
+def _report(client: CallClient, event: JsonMapping) -> None:
+    """Report a message of the tool to the client."""
+    callback = client.progress if event["kind"] == "progress" else client.log
+    if callback is not None:
+        callback(event["message"], *event["details"])
+
+
+# --- Tests beside a pack --------------------------------------------------------------------------
+
+
+def find_tests(file: Path) -> list[Path]:
+    """Return the tests of a pack: `tests/` beside it, or its files there if several packs share the
+    directory.
+    """
+    directory = file.parent / TESTS_DIRECTORY
+    if len(list(file.parent.glob(f"*{SUFFIX}.py"))) > 1:
+        name = file.stem.removesuffix(SUFFIX)
+        return [*directory.glob(f"test_{name}.py"), *sorted(directory.glob(f"test_{name}_*.py"))]
+    return [directory] if directory.is_dir() else []
+
+
+def stamp_tests(file: Path) -> frozenset[tuple[Path, Stamp]]:
+    """Return the stamps of the Python files in `tests/` beside the pack."""
+    found = islice((file.parent / TESTS_DIRECTORY).rglob("*.py"), MAX_FILES)
+    return frozenset((path, stamp_file(path)) for path in found)
+
+
+async def run_pack_tests(
+    launch: WorkerLaunch,
+    start_seconds: float,
+    packages: Path,
+    call_tool: CallTool,
+    context: ToolContext,
+) -> list[JsonObject]:
+    """Run the tests of a pack; return name, status, seconds and detail of each.
+
+    `packages` contains pytest.
+    """
+    sandbox = launch.sandbox
+    if sandbox is not None:
+        readable = (str(Path(onetool_child.__file__).parent), str(packages))
+        sandbox = {**sandbox, "read": [*sandbox["read"], *readable]}
+    output = Printed()
+    user = WorkerUser(call_tool, lambda text: output.add(text.encode()))
+    worker = Worker(replace(launch, sandbox=sandbox, runs_tests=True))
+    worker.users.add(user)
+    tests = [str(path) for path in find_tests(launch.file)]
+    arguments = {"directory": str(launch.file.parent), "tests": tests, "packages": str(packages)}
+    try:
+        await worker.start(user, start_seconds)
+        result = await worker.call(user, "run_tests", arguments, context, MAX_SECONDS)
+    finally:
+        await worker.release(user)
+    if isinstance(result, RawJson):
+        result = await run_in_thread(result.parse, "run_tests")
+    outcomes: list[JsonObject] = result["tests"]
+    if result["status"] not in SUCCESSFUL and all(test["status"] != "failed" for test in outcomes):
+        raise ToolError(f"pytest exited with status {result['status']}:\n{output.tail}")
+    return outcomes
