@@ -9,8 +9,8 @@ from functools import partial
 from benchmarks.lib import Row, WrongAnswer, interleave_async
 
 from onetool.app import OneTool
-from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
+from onetool.core.python_backend import function_tool
 from onetool.util.context import ToolContext
 
 FEW, MANY = 10, 10_000

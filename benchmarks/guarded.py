@@ -26,7 +26,7 @@ from benchmarks.guarded_sets import list_exfiltrations, list_ordinary_tasks
 
 from onetool.app import OneTool
 from onetool.core.bus.bind import bind
-from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.effects import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling
 from onetool.core.tool import Tool
 from onetool.settings.model import Agent, Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.conftest import find_program
 
-from onetool.util.locks import locked
+from onetool.util.atomic import locked
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "onetool-tests"
 HOSTILE = Path(__file__).parent / "e2e" / "servers" / "hostile.py"

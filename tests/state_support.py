@@ -3,8 +3,7 @@
 import time
 from pathlib import Path
 
-from onetool.runs.results.blobs import DEFAULT_MAX_BYTES, Media
-from onetool.runs.results.quota import Quota
+from onetool.runs.results.blobs import DEFAULT_MAX_MEDIA_BYTES, Media, Quota
 from onetool.runs.results.store import StoredResults
 from onetool.state.result_files import ResultFiles
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
@@ -36,7 +35,7 @@ def open_media(
     directory: Path,
     ttl: float,
     clock: Clock = time.time,
-    max_bytes: int = DEFAULT_MAX_BYTES,
+    max_bytes: int = DEFAULT_MAX_MEDIA_BYTES,
     *,
     steady: Clock = read_steady_clock,
 ) -> Media:

@@ -12,7 +12,7 @@ from pathlib import Path
 from onetool.errors import ToolError
 from onetool.settings.paths import FOLDER
 from onetool.sources.extensions.environments import find_uv, make_script_environment
-from onetool.util.locks import locked
+from onetool.util.atomic import locked
 
 PACKAGES = ("bfcl-eval==2026.3.23", "mpmath==1.4.1")
 INSTALL_SECONDS = 300

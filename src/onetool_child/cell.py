@@ -26,8 +26,14 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from onetool_child import data, media, messages
-from onetool_child.capture import FILENAME, NO_VALUE, Namespace, execute, find_value_line
-from onetool_child.error_report import report_causes
+from onetool_child.capture import (
+    NO_VALUE,
+    Namespace,
+    describe_failed_value,
+    describe_shape,
+    execute,
+    find_value_line,
+)
 from onetool_child.errors import (
     TIMEOUT_HINT,
     TREE,
@@ -37,17 +43,21 @@ from onetool_child.errors import (
     describe,
     error_type,
     get_message,
+    report_causes,
 )
-from onetool_child.help_function import HelpFunction
 from onetool_child.json_types import JsonObject
-from onetool_child.names import OWN_PACK, PROJECTS
-from onetool_child.pack_imports import PackFinder
-from onetool_child.pack_proxy import OtProxy, PackProxy, ToolProxy
+from onetool_child.names import FILENAME, OWN_PACK, PROJECTS
+from onetool_child.pack_proxy import (
+    HelpFunction,
+    OtProxy,
+    PackFinder,
+    PackProxy,
+    ToolProxy,
+    UnknownResult,
+)
 from onetool_child.project_path import ProjectsProxy
 from onetool_child.rpc import ConnectionLost, Peer
-from onetool_child.subscripts import describe_failed_value, describe_shape
 from onetool_child.summary import summary
-from onetool_child.unknown_result import UnknownResult
 
 OUTPUT_BUFFER_BYTES = 8192
 FLUSH_SECONDS = 0.04  # maximum delay of printed output

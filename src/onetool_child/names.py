@@ -8,6 +8,7 @@ from types import CodeType
 
 from onetool_child.errors import TREE
 
+FILENAME = "<run>"
 OWN_PACK = "ot"
 PROJECTS = "proj"
 # Functions of `ot` that run completely or partly in the cell.

@@ -4,10 +4,16 @@ Calls go over the pipe to the server, which resolves, validates and authorizes t
 only names, no schemas and no secrets.
 """
 
+from __future__ import annotations
+
+import _sitebuiltins
+import builtins
 import importlib
 import json
+import keyword
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
+from importlib.machinery import ModuleSpec
 from keyword import iskeyword
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -15,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 from onetool_child.data import Reference
 from onetool_child.errors import ArgumentError, ToolError, ToolNotFound
 from onetool_child.json_types import JsonObject
-from onetool_child.names import IN_CODE
-from onetool_child.unknown_result import UnknownResult
+from onetool_child.names import FILENAME, IN_CODE
+from onetool_child.project_path import ProjectsProxy
 
 if TYPE_CHECKING:
     import inspect
+    from types import FrameType
 
 Call = Callable[..., Any]  # with the name of a tool, positional and named arguments, and an account
 Request = Callable[[str, JsonObject], Any]
@@ -28,6 +35,16 @@ MAX_LISTED_TOOLS = 20
 MAX_PARALLEL_CALLS = 32
 KINDS = ("positional", "variadic", "keyword", "keywords")  # in the order of a signature
 PARALLEL_EXAMPLE = "ot.parallel([lambda: pack.tool(x=1), lambda: pack.tool(x=2)])"
+UNARY = (
+    "abs await bool bytes call ceil complex copy deepcopy dir enter exit float floor format fspath"
+    " hash index int"
+)
+ACCESS = (
+    "invert iter len neg next pos repr reversed round str trunc contains delattr delitem getitem"
+    " setattr setitem"
+)
+COMPARISONS = "eq ge gt le lt ne"
+OPERATORS = "add and divmod floordiv lshift matmul mod mul or pow rshift sub truediv xor"
 
 
 def get_help(name: str, call: Call) -> str | None:
@@ -324,7 +341,7 @@ class TypeText:
         return self._text
 
 
-def build_signature(described: JsonObject) -> "inspect.Signature":
+def build_signature(described: JsonObject) -> inspect.Signature:
     """Return the signature; arguments whose names are not valid in Python are combined in
     `**other`.
     """
@@ -340,7 +357,7 @@ def build_signature(described: JsonObject) -> "inspect.Signature":
     return Signature([_make_parameter(each) for each in found], return_annotation=returns)
 
 
-def _make_parameter(about: JsonObject) -> "inspect.Parameter":
+def _make_parameter(about: JsonObject) -> inspect.Parameter:
     from inspect import Parameter
 
     kinds = (
@@ -352,3 +369,102 @@ def _make_parameter(about: JsonObject) -> "inspect.Parameter":
     return Parameter(
         about["name"], kinds[KINDS.index(about["kind"])], default=default, annotation=annotation
     )
+
+
+# --- help -----------------------------------------------------------------------------------------
+
+
+class HelpFunction(_sitebuiltins._Helper):  # noqa: SLF001 - `site` makes `help` of it
+    """Print the help of a tool or pack, given as an object or by name, or Python's help."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if not args and not kwargs:
+            sys.stdout.write(f"{self._call(HELP, (), {})}\n")
+        elif len(args) == 1 and isinstance(args[0], ToolProxy | PackProxy | ProjectsProxy):
+            sys.stdout.write(f"{self._call(HELP, (), {'query': repr(args[0])})}\n")
+        elif len(args) == 1 and isinstance(args[0], str) and not _is_python(args[0]):
+            sys.stdout.write(f"{self._call(HELP, (), {'query': args[0]})}\n")
+        else:
+            super().__call__(*args, **kwargs)
+
+
+def _is_python(name: str) -> bool:
+    first = name.partition(".")[0]
+    return (
+        first in sys.stdlib_module_names
+        or hasattr(builtins, first)
+        or first in keyword.kwlist
+        or name.isupper()
+    )
+
+
+# --- imports --------------------------------------------------------------------------------------
+
+
+class PackFinder:
+    """A finder and loader of packs, for `sys.meta_path`. `find` returns a pack by name, or None."""
+
+    def __init__(self, find: Callable[[str], Any]) -> None:
+        self._find = find
+
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> ModuleSpec | None:
+        pack, *rest = name.split(".")
+        if pack in sys.stdlib_module_names:
+            return None
+        found = (
+            self._find(pack)
+            if not rest
+            else getattr(sys.modules[pack], rest[0], None)
+            if len(rest) == 1
+            else None
+        )
+        return None if found is None else ModuleSpec(name, self, loader_state=found)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return spec.loader_state
+
+    def exec_module(self, _module: Any) -> None:
+        """Do nothing: a pack has no code of its own."""
+
+
+# --- placeholders ---------------------------------------------------------------------------------
+
+
+class UnknownResult(Reference):
+    """The unknown result of a call.
+
+    `inspect` is called with the line of code that uses it, and does not return.
+    """
+
+    __slots__ = ("_data", "_inspect")
+
+    def __init__(self, data: JsonObject, inspect: Callable[[int | None], None]) -> None:
+        object.__setattr__(self, "_data", data)
+        object.__setattr__(self, "_inspect", inspect)
+
+    def __getattribute__(self, name: str) -> Any:
+        _use(self)
+
+    def to_data(self) -> JsonObject:
+        """Return the marker that the server sent for it."""
+        data: JsonObject = object.__getattribute__(self, "_data")
+        return data
+
+
+def _use(self: UnknownResult, *_args: Any, **_kwargs: Any) -> None:
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001
+    while frame is not None and frame.f_code.co_filename != FILENAME:
+        frame = frame.f_back
+    object.__getattribute__(self, "_inspect")(frame.f_lineno if frame else None)
+
+
+for _name in f"{UNARY} {ACCESS} {COMPARISONS}".split():
+    setattr(UnknownResult, f"__{_name}__", _use)
+for _name in OPERATORS.split():
+    for _prefix in ("", "r", "i"):
+        setattr(UnknownResult, f"__{_prefix}{_name}__", _use)

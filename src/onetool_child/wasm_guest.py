@@ -9,26 +9,31 @@ to the host only when the code ends. Descriptor 1 is the log.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import math
 import os
 import posix
 import sys
+import threading
 import time
+from collections import deque
+from concurrent import futures
 from contextlib import contextmanager
+from functools import partial
 
-from onetool_child import data, wasm_threads
+from onetool_child import data
 from onetool_child.cell import FLUSH_SECONDS, Cell
 from onetool_child.rpc import READ_BYTES, Peer
 
 TYPE_CHECKING = False  # every sandbox loads this module
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from typing import Any
 
     from onetool_child.json_types import JsonObject
-    from onetool_child.pack_imports import PackFinder
+    from onetool_child.pack_proxy import PackFinder
 
 LOG = 1
 MESSAGES = 2
@@ -44,6 +49,21 @@ _write = posix.write
 _mkdir = posix.mkdir
 _sleep = time.sleep
 _monotonic = time.monotonic
+# Functions that run at the same time, and the depth of the stack above which no other is started.
+MAX_NESTED = 32
+MAX_NESTED_FRAMES = 400
+IDLE_SECONDS = 0.01
+START_THREAD = (
+    "_start_new_thread",
+    "_start_joinable_thread",
+    "start_new_thread",
+    "start_new",
+    "start_joinable_thread",
+)
+NO_THREADS = (
+    "cannot start a thread: the WebAssembly sandbox has only one; "
+    "ot.parallel and ThreadPoolExecutor call tools concurrently without threads"
+)
 
 
 class FilePeer(Peer):
@@ -114,7 +134,7 @@ class FilePeer(Peer):
 
         Until it arrives, functions of thread pools are started, which make calls too.
         """
-        while ident not in self._answers and wasm_threads.start_one():
+        while ident not in self._answers and start_one():
             while chunk := self._read_file() or self._read_next_file():
                 self._buffer += chunk
             while b"\n" in self._buffer:
@@ -182,7 +202,7 @@ class GuestCell(Cell):
             dict.fromkeys(("stdout", "stderr", "__stdout__", "__stderr__"), self._output.stream)
         )
         sys.stdin = io.StringIO()
-        with wasm_threads.outside_event_loop():
+        with outside_event_loop():
             self._run()
         sys.modules["__main__"] = main
 
@@ -231,7 +251,7 @@ def _write_to_log(descriptor: int, data: Any, /) -> int:
 
 async def serve(wait: Callable[..., Awaitable[object]], ready: str) -> None:
     """Run one piece of code. `wait` returns when the server has sent it."""
-    wasm_threads.install()
+    install()
     for module in (os, posix):
         vars(module).update(write=_write_to_log, mkdir=_make_directory)
     vars(os)["__getattr__"] = _explain_missing
@@ -243,3 +263,165 @@ async def serve(wait: Callable[..., Awaitable[object]], ready: str) -> None:
 
     sys.path.remove("/modules")
     await cell.serve_in_sandbox(wait, ready)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+_pending: deque[NestedFuture] = deque()
+_running: list[NestedFuture] = []
+
+
+@contextmanager
+def outside_event_loop() -> Iterator[None]:
+    """Leave the running event loop and its task, as another thread would be outside of them."""
+    loop = asyncio._get_running_loop()  # noqa: SLF001 - there is no public function
+    task = None if loop is None else asyncio.current_task()
+    tasks = vars(asyncio.tasks)
+    if task is not None:
+        tasks["_leave_task"](loop, task)
+    asyncio._set_running_loop(None)  # noqa: SLF001 - see above
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(loop)  # noqa: SLF001 - see above
+        if task is not None:
+            tasks["_enter_task"](loop, task)
+
+
+def start_one() -> bool:
+    """Start a function of a thread pool, and return whether there was one.
+
+    It may start others while it waits.
+    """
+    if not _pending or len(_running) >= MAX_NESTED or _is_deep():
+        return False
+    _pending[0].run()
+    return True
+
+
+def _is_deep() -> bool:
+    try:
+        sys._getframe(MAX_NESTED_FRAMES)  # noqa: SLF001 - the only way without walking the stack
+    except ValueError:
+        return False
+    return True
+
+
+class NestedFuture(futures.Future):  # type: ignore[type-arg]  # generic only for type checkers
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self._work = work
+        _pending.append(self)
+
+    def run(self) -> None:
+        """Run the function, unless it runs already or is done."""
+        if self not in _pending:
+            return
+        _pending.remove(self)
+        if not self.set_running_or_notify_cancel():
+            return
+        _running.append(self)
+        try:
+            with outside_event_loop():
+                self.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001 - as in a thread, the future reports it
+            self.set_exception(error)
+        finally:
+            _running.remove(self)
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._finish()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._finish()
+        return super().exception(timeout)
+
+    def _finish(self) -> None:
+        self.run()
+        if self in _running:
+            raise RuntimeError("the function waits for itself, or for one that waits for it")
+
+
+class NestedExecutor(futures.Executor):
+    """A thread pool without threads."""
+
+    def __init__(
+        self,
+        max_workers: int | None = None,  # noqa: ARG002 - as in the replaced class
+        thread_name_prefix: str = "",  # noqa: ARG002 - as in the replaced class
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+    ) -> None:
+        self._futures: list[NestedFuture] = []
+        self._is_shut_down = False
+        if initializer is not None:
+            initializer(*initargs)
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> NestedFuture:
+        if self._is_shut_down:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        future = NestedFuture(partial(function, *args, **kwargs))
+        self._futures.append(future)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._is_shut_down = True
+        for future in self._futures:
+            if cancel_futures:
+                future.cancel()
+            if wait and not future.cancelled():
+                future.exception()
+
+
+class SleepLoop(asyncio.BaseEventLoop):
+    """An event loop that waits by sleeping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._selector = self
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if not start_one() and timeout != 0:
+            time.sleep(IDLE_SECONDS if timeout is None else timeout)
+        return []
+
+    def _process_events(self, _events: list[Any]) -> None:
+        """Do nothing: there are no descriptors."""
+
+    def _write_to_self(self) -> None:
+        """Do nothing: no other thread can wait."""
+
+    async def shutdown_default_executor(self, _timeout: float | None = None) -> None:
+        executor: Any = vars(self).get("_default_executor")
+        if executor is not None:
+            executor.shutdown()
+
+
+def install() -> None:
+    """Replace what needs threads, processes or descriptors."""
+
+    def start_thread(*_args: object, **_kwargs: object) -> None:
+        raise RuntimeError(NO_THREADS)
+
+    for module in (sys.modules["_thread"], threading):
+        vars(module).update((name, start_thread) for name in START_THREAD if hasattr(module, name))
+    thread_pools: Any = sys.modules.get("concurrent.futures.thread")
+    if thread_pools is None:
+        import concurrent.futures.thread as thread_pools
+    vars(thread_pools)["ThreadPoolExecutor"] = vars(futures)["ThreadPoolExecutor"] = NestedExecutor
+    for name in ("wait", "as_completed"):
+        vars(futures)[name] = _run_first(getattr(futures, name))
+    vars(asyncio)["new_event_loop"] = vars(asyncio.events)["new_event_loop"] = SleepLoop
+
+
+def _run_first(wait: Callable[..., Any]) -> Callable[..., Any]:
+    def wait_after_running(waited: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+        waited = list(waited)
+        for future in waited:
+            if isinstance(future, NestedFuture):
+                future.run()
+        return wait(waited, *args, **kwargs)
+
+    return wait_after_running

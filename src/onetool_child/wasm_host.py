@@ -13,23 +13,16 @@ import importlib
 import json
 import os
 import queue
+import struct
 import sys
 import threading
 import time
 
 from onetool_child import confine
-from onetool_child.wasm_frames import (
-    BEGIN,
-    DATA,
-    END,
-    MAX_FORWARDED_BYTES,
-    PREPARED,
-    FrameReader,
-    encode_frame,
-)
 
 TYPE_CHECKING = False  # importing `typing` would slow down the start
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from onetool_child.json_types import JsonObject
@@ -62,6 +55,15 @@ sys.path.insert(0, "/modules")
 from onetool_child import wasm_guest
 await wasm_guest.serve(invoke, {ready!r})
 """
+HEADER = struct.Struct(">cI")
+MAX_FRAME_BYTES = 1 << 30  # of the server, which the process trusts
+MAX_FORWARDED_BYTES = 1 << 16
+# The process is prepared for sandboxes; a run begins, and the frame has its scratch directory;
+# data; a clean end.
+PREPARED = b"P"
+BEGIN = b"B"
+DATA = b"D"
+END = b"E"
 
 
 class Answers:
@@ -310,3 +312,34 @@ def main(argv: list[str]) -> None:
     host = SandboxHost(importlib.import_module("eryx"), reader, writer, options)
     sys.path.pop()
     host.serve()
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def encode_frame(kind: bytes, data: bytes = b"") -> bytes:
+    return HEADER.pack(kind, len(data)) + data
+
+
+class FrameReader:
+    """Split a stream of bytes into frames. Raise ValueError if one is too large."""
+
+    def __init__(
+        self, on_frame: Callable[[bytes, bytes], None], max_bytes: int = MAX_FRAME_BYTES
+    ) -> None:
+        self._on_frame = on_frame
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= HEADER.size:
+            kind, size = HEADER.unpack_from(self._buffer)
+            if size > self._max_bytes:
+                raise ValueError(f"a frame has {size} bytes")
+            end = HEADER.size + size
+            if len(self._buffer) < end:
+                return
+            content = bytes(self._buffer[HEADER.size : end])
+            del self._buffer[:end]
+            self._on_frame(kind, content)

@@ -16,8 +16,7 @@ from contextlib import suppress
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 
 # A sandboxed worker could not import these modules later.
-from onetool_child import arguments, data, interface, media, messages, tool_object
-from onetool_child.error_report import report_error, strip_own_frames
+from onetool_child import arguments, data, interface, media, messages
 from onetool_child.errors import (
     TREE,
     Cancelled,
@@ -26,6 +25,8 @@ from onetool_child.errors import (
     ToolError,
     describe,
     get_message,
+    report_error,
+    strip_own_frames,
 )
 from onetool_child.guard import die_with, stand_guard
 from onetool_child.rpc import ConnectionLost
@@ -93,7 +94,7 @@ class WorkerProcess:
 
             self._functions = dict(vars(import_module(self._options["import"])))
             for name, kind in self._options["classes"].items():
-                self._functions[name] = tool_object.make_function(self._functions[kind])
+                self._functions[name] = interface.make_function(self._functions[kind])
             return
         with open(file, "rb") as stream:  # noqa: PTH123 - importing pathlib is slow
             source = stream.read()
@@ -108,7 +109,7 @@ class WorkerProcess:
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the purpose of a worker
         self._functions = vars(module)
         if self._options.get("runs_tests"):
-            from onetool_child.run_tests import run_tests
+            from onetool_child.serving import run_tests
 
             self._functions = {"run_tests": run_tests}
 

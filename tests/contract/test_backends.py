@@ -17,7 +17,7 @@ from tests.http_support import Page, ReceivedRequest, Site, send_response, serve
 from tests.support import App, open_app
 
 from onetool import Result, ToolContext, ToolError
-from onetool.core.bus.adapt import function_tool
+from onetool.core.python_backend import function_tool
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
 from onetool.errors import ToolTimeout, describe

@@ -22,7 +22,7 @@ from tests.e2e import demo_pack
 from tests.e2e.missing_layers import pretend_that_this_kernel_has_no
 
 from onetool.app import OneTool
-from onetool.core.bus.adapt import function_tool
+from onetool.core.python_backend import function_tool
 from onetool.runs.cells import Cells
 from onetool.runs.launch import SpawnLauncher
 from onetool.settings.load import Loaded

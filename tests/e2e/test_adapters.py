@@ -25,7 +25,7 @@ from onetool import (
 from onetool.core.python_backend import PythonBackend
 from onetool.core.schema import Schema
 from onetool.core.tool import Tool
-from onetool.integrations.model_tools import decode_name, encode_name
+from onetool.integrations.providers import decode_name, encode_name
 
 NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 READ = ToolContext(permissions=frozenset({Permission.READ}))

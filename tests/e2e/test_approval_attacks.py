@@ -29,8 +29,7 @@ from tests.support import Connection, RawClient, configure, connect, eventually,
 
 from onetool import tool
 from onetool.errors import ArgumentError
-from onetool.runs.grants import covers, make_grants
-from onetool.runs.questions import Question
+from onetool.runs.questions import Question, covers, make_grants
 from onetool.state.run_records import CallState, DurableCall
 from onetool.util.token_ids import hash_token
 

@@ -13,7 +13,7 @@ from tests.http_support import Site, page as web_page, serve_site
 from tests.rest_support import Rest, get_error_code, make_client, serve_process
 from tests.support import run_cli
 
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 
 SECRET = "s3cr3t-value-77"
 

@@ -87,7 +87,7 @@ def brief() -> Iterator[App]:
 
 
 def make_tool(name: str, function: Callable[..., object]) -> object:
-    from onetool.core.bus.adapt import function_tool
+    from onetool.core.python_backend import function_tool
 
     return function_tool(function, name)
 

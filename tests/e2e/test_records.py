@@ -19,7 +19,7 @@ from tests.support import configure, eventually, run_cli
 from onetool.settings.trust import trust
 from onetool.state.documents import DocumentFile
 from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow

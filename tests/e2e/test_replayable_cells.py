@@ -15,8 +15,8 @@ import pytest
 from tests.support import ISOLATION, TIMEOUT_SECONDS, eventually, list_descendants
 from tests.workers_support import open_workers
 
-from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
+from onetool.core.python_backend import function_tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.processes.channel import Reply
 from onetool.runs.cells import (

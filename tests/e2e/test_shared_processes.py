@@ -27,9 +27,8 @@ from tests.workers_support import is_alive, write_pack
 from onetool import tool
 from onetool.app import OneTool
 from onetool.errors import NetworkError, ToolError, ToolTimeout
-from onetool.runs.parts import SharedProcesses
+from onetool.runs.parts import UNUSED_SECONDS, SharedProcesses
 from onetool.runs.run_output import ClientChannel, RunOutput
-from onetool.runs.shared_cells import UNUSED_SECONDS
 from onetool.settings.model import Settings, needs_own_application
 from onetool.settings.settings_reader import read_settings
 from onetool.sources.upstream import session

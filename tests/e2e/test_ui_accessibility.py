@@ -24,7 +24,7 @@ from tests.ui_support import (
 )
 
 from onetool.state.run_records import CallState
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 
 pytestmark = pytest.mark.slow
 RULES: dict[str, list[str]] = {

@@ -10,7 +10,7 @@ from tests.support import eventually
 from tests.ui_support import REVERSED, SCRIPT, open_page, screenshot_directory, serve_shop
 
 from onetool import tool
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow

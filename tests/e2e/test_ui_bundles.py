@@ -22,7 +22,7 @@ from tests.ui_support import (
     screenshot_directory,
 )
 
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 from onetool_child.json_types import JsonObject
 
 pytestmark = pytest.mark.slow

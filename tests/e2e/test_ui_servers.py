@@ -21,7 +21,7 @@ from tests.ui_support import (
     serve_shop,
 )
 
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 
 pytestmark = pytest.mark.slow
 HOSTILE = f"<img src=x onerror='window.hacked = 1'>{REVERSED}{'long' * 30}"

@@ -26,7 +26,7 @@ from tests.ui_support import (
 
 from onetool.settings.editing.edit_history import EditHistory, new_entry
 from onetool.util import atomic
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 
 pytestmark = pytest.mark.slow
 

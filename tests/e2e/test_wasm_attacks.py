@@ -15,8 +15,7 @@ from tests.support import TIMEOUT_SECONDS, App, open_app
 
 from onetool import tool
 from onetool.runs.wasm_launcher import find_wasm_problem
-from onetool_child.wasm_frames import BEGIN, DATA, END, PREPARED, encode_frame
-from onetool_child.wasm_host import read_peak_memory
+from onetool_child.wasm_host import BEGIN, DATA, END, PREPARED, encode_frame, read_peak_memory
 
 pytestmark = pytest.mark.skipif(
     bool(find_wasm_problem()), reason=find_wasm_problem() or "sandboxes can run"

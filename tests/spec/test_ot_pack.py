@@ -20,7 +20,7 @@ from tests.support import App, configure, eventually, open_app
 
 from onetool import tool
 from onetool.app import OneTool
-from onetool.core.bus.adapt import function_tool
+from onetool.core.python_backend import function_tool
 from onetool.server.mcp.mcp_server import record_session
 from onetool.settings.settings_reader import read_settings
 from onetool.sources.builtin.help_text import DOC_SLUGS

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from onetool import Permission, Result, ToolBus, ToolContext, ToolError, tool
-from onetool.core.bus.adapt import as_tool
+from onetool.core.python_backend import as_tool
 from onetool.errors import describe
 from onetool.sources.builtin import fs_tools
 from onetool.util.context import permissions

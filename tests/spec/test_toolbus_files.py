@@ -14,7 +14,7 @@ import pytest
 from tests.cells_support import IS_ROOT, ORDINARY_USER
 
 from onetool import Result, ToolBus, ToolContext
-from onetool.core.bus.adapt import function_tool
+from onetool.core.python_backend import function_tool
 from onetool.errors import describe
 from onetool.sources.builtin import fs_tools as fs
 from onetool.sources.files import Files

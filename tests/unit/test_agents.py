@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from onetool.core.agents import Agents
-from onetool.core.bus.adapt import as_tool
+from onetool.core.python_backend import as_tool
 from onetool.core.tool import tool
 from onetool.errors import BudgetExceeded, ToolError
 from onetool.settings.clients.catalog import CLIENTS

@@ -19,8 +19,8 @@ from tests.support import App, eventually, measure_loop, open_app, without_colle
 
 from onetool import ToolError, tool
 from onetool.core.audit import MAX_ARGUMENT_CHARS, AuditLog
-from onetool.core.bus.adapt import as_tool
 from onetool.core.bus.events import CallFinished
+from onetool.core.python_backend import as_tool
 from onetool.errors import AuditUnavailable, SandboxDenied
 from onetool.state.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
 from onetool.state.file_kinds import AuditFile

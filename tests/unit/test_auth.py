@@ -26,7 +26,7 @@ from onetool.settings.model import Auth, Token
 from onetool.settings.paths import Directories
 from onetool.state.memory import MAX_NAMES, Counters
 from onetool.state.opening import open_files
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 from onetool.util.token_ids import SCOPES, hash_token, includes_scope
 
 LOOPBACK, OPEN = Bind("127.0.0.1", 8765), Bind("0.0.0.0", 8765)

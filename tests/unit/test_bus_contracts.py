@@ -12,13 +12,13 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.bus import ToolBus
+from onetool.core.python_backend import function_tool
 from onetool.core.tool import Tool, tool
 from onetool.errors import PermissionDenied, StorageError, ToolError, describe, error_type
 from onetool.state.budget import BudgetGuard, Limits
 from onetool.util.context import Permission, Result, ToolContext
-from onetool.util.versioning import NewerVersion
+from onetool.util.problem import NewerVersion
 from onetool_child.errors import restore
 
 

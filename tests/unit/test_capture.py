@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from tests.cells_support import NIGHTLY, ROOT, skip_or_fail
 
-from onetool_child.capture import FILENAME, NO_VALUE, execute
+from onetool_child.capture import NO_VALUE, execute
+from onetool_child.names import FILENAME
 
 Run = Callable[[str], Any]
 

@@ -20,9 +20,17 @@ from tests.support import open_app
 from onetool import tool
 from onetool.app import OneTool
 from onetool.core.bus.bus import ToolBus
-from onetool.core.policy.effects import describe_effects, get_effects, is_declared, sort_effects
-from onetool.core.policy.hints import read_hints
-from onetool.core.policy.labels import ALL, UNTRUSTED, SessionLabels, get_labels
+from onetool.core.policy.effects import (
+    ALL,
+    UNTRUSTED,
+    SessionLabels,
+    describe_effects,
+    get_effects,
+    get_labels,
+    is_declared,
+    read_hints,
+    sort_effects,
+)
 from onetool.errors import ToolError
 from onetool.runs.tool_loader import load_builtin_tools
 from onetool.settings.model import Server, Settings

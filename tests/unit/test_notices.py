@@ -18,7 +18,7 @@ from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolErro
 from onetool.settings.model import Topic
 from onetool.state.memory import Counters
 from onetool.state.notices import NoticeFiles, count_message, publish
-from onetool.util.locks import locked
+from onetool.util.atomic import locked
 
 
 def at_noon() -> float:
@@ -241,7 +241,7 @@ publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])),
 
 
 def test_a_lock_is_released_when_its_process_dies(tmp_path: Path) -> None:
-    code = "import sys, time; from pathlib import Path; from onetool.util.locks import locked\n"
+    code = "import sys, time; from pathlib import Path; from onetool.util.atomic import locked\n"
     code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE

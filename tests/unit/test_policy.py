@@ -13,8 +13,7 @@ from hypothesis import given, settings, strategies as st
 from tests.extensions_support import configure
 from tests.support import run_cli
 
-from onetool.core.policy.effects import changes_something, get_effects
-from onetool.core.policy.labels import SessionLabels, get_labels
+from onetool.core.policy.effects import SessionLabels, changes_something, get_effects, get_labels
 from onetool.core.policy.rules import Policy, make_denial
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.core.tool import Tool

@@ -22,9 +22,14 @@ from tests.support import measure_seconds
 
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolTimeout
 from onetool.runs.results import Quota
-from onetool.runs.results.hits import Deadline
-from onetool.runs.results.matches import compile_pattern, find_lines, find_parts
-from onetool.runs.results.similar import find_similar, split_lines
+from onetool.runs.results.matches import (
+    compile_pattern,
+    find_lines,
+    find_parts,
+    find_similar,
+    split_lines,
+)
+from onetool.runs.results.window import Deadline
 from onetool.state.result_files import LOCK, USAGE, ResultFiles
 from onetool.util.clock_watch import ClockWatch
 

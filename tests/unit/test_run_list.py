@@ -8,7 +8,7 @@ import pytest
 from tests.runs_support import make_call
 
 from onetool.errors import StorageError, ToolError
-from onetool.runs.run_list import AllRuns
+from onetool.runs.live_runs import AllRuns
 from onetool.state.run_records import CallState, RunRecord, RunState, get_end_state
 from onetool.state.run_store import RunStore
 from onetool.state.stats.database import StatisticsFile

@@ -9,7 +9,7 @@ from tests.runs_support import make_call, store_run
 
 from onetool.admin.recorded_calls import find_run, list_recorded, list_waiting
 from onetool.errors import ArgumentError, ToolError
-from onetool.runs.decisions import MAX_DAYS, parse_pattern
+from onetool.runs.questions import MAX_DAYS, parse_pattern
 from onetool.state.run_records import CallState
 from onetool.state.run_store import RunStore
 from onetool.util.redact import Redactor

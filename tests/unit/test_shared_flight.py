@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from onetool.util.shared_flight import KEPT_SECONDS, SharedFlight
+from onetool.util.background import KEPT_SECONDS, SharedFlight
 
 
 @dataclass

@@ -18,7 +18,7 @@ from onetool.server.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.settings.model import Issuer
 from onetool.state.opening import open_postgres
 from onetool.state.storage import State
-from onetool.util.one_time_codes import create_code
+from onetool.util.running_servers import create_code
 
 pytestmark = pytest.mark.slow
 ENTRY = Issuer(

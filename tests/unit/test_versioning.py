@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onetool.util.versioning import NewerVersion, check_tables, check_version
+from onetool.util.problem import NewerVersion, check_tables, check_version
 
 
 @pytest.mark.parametrize("version", [2, 99, 1 << 80])

@@ -15,8 +15,7 @@ from onetool.admin.person import Person
 from onetool.admin.recorded_calls import Approval, list_waiting
 from onetool.app import OneTool
 from onetool.errors import ArgumentError, CallRejected
-from onetool.runs.decisions import MAX_SECONDS, OUTCOMES, TOOL_PATTERN
-from onetool.runs.grants import MAX_COUNT, make_grants
+from onetool.runs.questions import MAX_COUNT, MAX_SECONDS, OUTCOMES, TOOL_PATTERN, make_grants
 from onetool.state.run_records import CallState, Decision, Grant
 from onetool_child.json_types import JsonObject
 

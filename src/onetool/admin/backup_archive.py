@@ -30,11 +30,10 @@ from onetool.settings.contents import TRUST_FILE as TRUST
 from onetool.settings.paths import PROMPTS, SECRETS
 from onetool.sources.http import credentials
 from onetool.util import yaml_loader
+from onetool.util.problem import check_version, is_full_disk
 from onetool.util.secret_finder import find_secrets
-from onetool.util.storage_errors import is_full_disk
 from onetool.util.text import pluralize
 from onetool.util.version import __version__
-from onetool.util.versioning import check_version
 
 FORMAT = "onetool-backup"
 VERSION = 1

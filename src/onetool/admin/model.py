@@ -25,8 +25,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from onetool.admin.errors import AdminError
 from onetool.sources.bundles import rules
 from onetool.sources.bundles.model import Id, Tag, check_depth, to_bundle_error
+from onetool.util.text import describe_problem
 from onetool.util.time_format import in_utc, parse_time
-from onetool.util.validation_text import describe_problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
 DEFAULT_PAGE_SIZE = 25

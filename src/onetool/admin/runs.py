@@ -1,7 +1,7 @@
 """List runs, show what they did, and export them: those of this application and, for people who see
 all, its neighbors.
 
-`onetool.runs.run_list` says where they are.
+`onetool.runs.live_runs` says where they are.
 """
 
 import re
@@ -36,8 +36,7 @@ from onetool.admin.recorded_calls import (
 from onetool.admin.statistics import flush_all, list_states, read
 from onetool.app import OneTool
 from onetool.errors import ToolError, ToolNotFound
-from onetool.runs.live_runs import to_ms
-from onetool.runs.run_list import AllRuns, merge
+from onetool.runs.live_runs import AllRuns, merge, to_ms
 from onetool.state.run_records import OPEN, RunRecord, RunState, StoredValues
 from onetool.state.stats import history
 from onetool.state.stats.history import Position, RunFilter, StateGroup

@@ -27,8 +27,7 @@ from onetool.admin.stored_tools import SwitchBody
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
 from onetool.core.names import python_name
-from onetool.core.policy.effects import get_effects, sort_effects
-from onetool.core.policy.labels import get_labels
+from onetool.core.policy.effects import get_effects, get_labels, sort_effects
 from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ToolError

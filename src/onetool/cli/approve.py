@@ -111,7 +111,7 @@ def _select_calls(waiting: "Approval", numbers: Sequence[int], state: str) -> "l
 
 
 def _read_grants(options: argparse.Namespace) -> list[JsonObject]:
-    from onetool.runs.decisions import MAX_DAYS, parse_pattern
+    from onetool.runs.questions import MAX_DAYS, parse_pattern
     from onetool.util.time_format import parse_duration
 
     if options.grant is None:
@@ -134,7 +134,7 @@ def _describe_grants(app: "OneTool", run: "RunRecord", request: "DecisionRequest
     """Yield what the grants allow, with examples among the waiting calls."""
     from onetool.admin.approvals import plan_grants
     from onetool.admin.recorded_calls import WAITING_STATES
-    from onetool.runs.grants import covers, describe_grant
+    from onetool.runs.questions import covers, describe_grant
     from onetool.util.time_format import in_utc
 
     for grant in plan_grants(app, run.id, request):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
-from onetool.util.one_time_codes import create_code
-from onetool.util.running_servers import ServerEntry, list_servers
+from onetool.util.running_servers import ServerEntry, create_code, list_servers
 
 if TYPE_CHECKING:
     import httpx2

@@ -27,8 +27,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def main(options: Namespace) -> int:
-    from onetool.util.one_time_codes import CODE_SECONDS, create_code
-    from onetool.util.running_servers import list_servers
+    from onetool.util.running_servers import CODE_SECONDS, create_code, list_servers
 
     directories = find_command_directories(options)
     server = _choose(list_servers(directories.user), options.port, str(directories.working_dir))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.core.bus.authorize import required_permissions
+from onetool.core.agents import required_permissions
 from onetool.core.bus.events import CallFinished
 from onetool.core.tool import Tool
 from onetool.errors import SandboxDenied, error_type
@@ -29,8 +29,8 @@ from onetool.state.audit_records import AuditFilter, AuditPage, read_page
 from onetool.state.audit_shares import AuditShares
 from onetool.util.context import Permission, ToolContext, sort_permissions
 from onetool.util.large_data import is_large, run_in_thread_if
+from onetool.util.problem import is_full
 from onetool.util.redact import Redactor
-from onetool.util.storage_errors import is_full
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:

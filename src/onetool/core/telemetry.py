@@ -21,8 +21,8 @@ from onetool.state.stats.record import CallRecord, SessionRecord, UseRecord
 from onetool.state.storage import State
 from onetool.util.context import ToolContext
 from onetool.util.gc_pauses import no_gc_pauses
+from onetool.util.large_data import RawJson
 from onetool.util.logging import Log
-from onetool.util.raw_json import RawJson
 
 ALREADY_COUNTED = {"ot.load", "ot.result"}  # their results were counted when they were created
 MAX_ERROR_CHARS = 20_000  # of an error message, before it is redacted

@@ -45,7 +45,7 @@ class Tool:
     )
     is_idempotent: bool = False
     labels: frozenset[str] | None = (
-        None  # `private`, `untrusted`; None: see `onetool.core.policy.labels`
+        None  # `private`, `untrusted`; None: see `onetool.core.policy.effects`
     )
     source: str = "local"
     enabled: bool = True

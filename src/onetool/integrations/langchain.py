@@ -8,7 +8,7 @@ from pydantic import PrivateAttr
 
 from onetool.core.bus.bus import ToolBus
 from onetool.core.threads import call_blocking
-from onetool.integrations.model_tools import ModelResult, ModelTool, call_tool, list_tools
+from onetool.integrations.providers import ModelResult, ModelTool, call_tool, list_tools
 from onetool.util.context import ToolContext
 
 

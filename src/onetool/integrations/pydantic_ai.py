@@ -7,7 +7,7 @@ from pydantic_ai import AbstractToolset, ModelRetry, RunContext, ToolDefinition,
 from pydantic_core import SchemaValidator, core_schema
 
 from onetool.core.bus.bus import ToolBus
-from onetool.integrations.model_tools import call_tool, list_tools
+from onetool.integrations.providers import call_tool, list_tools
 from onetool.util.context import ToolContext
 
 # The bus checks the arguments against the schema of the tool.

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.util.context import Result
-from onetool.util.raw_json import RawJson
+from onetool.util.large_data import RawJson
 from onetool_child import messages
 from onetool_child.data import encode
 from onetool_child.errors import describe, error_type, get_message, restore

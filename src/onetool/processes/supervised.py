@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 from onetool.errors import ToolError
-from onetool.util.background_tasks import retrieve_error
+from onetool.util.background import retrieve_error
 
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0

@@ -25,9 +25,9 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import ToolError, ToolTimeout
 from onetool.processes.channel import Channel, ChannelClosed, Reply
 from onetool.runs.launch import Launcher, OnStray, launcher_for
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
+from onetool.util.clock_watch import PausableDeadline
 from onetool.util.context import Result
-from onetool.util.deadline import PausableDeadline
 from onetool_child.confine import split_memory
 from onetool_child.errors import TIMEOUT_HINT
 from onetool_child.json_types import JsonObject

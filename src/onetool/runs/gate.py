@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from onetool.core.policy.effects import changes_something, get_effects, sort_effects
-from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.effects import SessionLabels, changes_something, get_effects, sort_effects
 from onetool.core.policy.rules import Policy, Ruling, make_denial
 from onetool.core.tool import Tool
 from onetool.errors import (
@@ -29,11 +28,18 @@ from onetool.errors import (
     ToolError,
     error_type,
 )
-from onetool.runs.grants import ACCOUNT_ARGUMENT, covers
-from onetool.runs.journal import JournalEntry
-from onetool.runs.questions import MAX_ARGUMENTS, Approver, Question, describe_difference, summarize
+from onetool.runs.questions import (
+    ACCOUNT_ARGUMENT,
+    MAX_ARGUMENTS,
+    Approver,
+    Question,
+    covers,
+    describe_difference,
+    summarize,
+)
 from onetool.runs.replay import (
     SETTLED,
+    JournalEntry,
     RecordedCalls,
     digest_call,
     digest_definition,

@@ -23,7 +23,7 @@ import onetool_child
 from onetool.errors import ToolError
 from onetool.processes.channel import Channel
 from onetool.processes.process import Process
-from onetool.util.background_tasks import BackgroundTasks, retrieve_error
+from onetool.util.background import BackgroundTasks, retrieve_error
 from onetool_child.confine import landlock_version
 from onetool_child.json_types import JsonObject
 from onetool_child.scratch import remove

@@ -12,7 +12,7 @@ from onetool.errors import NetworkError, ToolError
 from onetool.net import ANY_HOST, HostRules, Net, Request
 from onetool.processes.process import Variables
 from onetool.settings.model import ApprovalNotice
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log
 from onetool.util.redact import Redactor

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from onetool.core.bus.authorize import authorize, choose_account
+from onetool.core.agents import authorize, choose_account
 from onetool.core.bus.bind import NO_ARGUMENTS, bind
 from onetool.core.bus.bus import ToolBus
 from onetool.core.policy.effects import get_effects, has_effect, sort_effects

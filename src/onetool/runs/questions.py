@@ -1,20 +1,31 @@
-"""The question to a person about calls that wait, and its answer.
+"""Questions to people about calls that wait, their answers, and the grants that these give.
 
 Everything in a call is hostile text.
 """
 
+import ast
 import json
+import re
+import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from glob import escape
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from glob import escape, has_magic
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onetool.runs.grants import MAX_COUNT, MAX_VALUE_CHARS, make_grants, show_value
-from onetool.state.run_records import CallState, Decision, DurableCall, Grant
+from onetool.errors import ArgumentError, Interrupted, describe
+from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
+from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issuer
 from onetool_child.json_types import JsonMapping, JsonObject
 
+if TYPE_CHECKING:
+    from onetool.settings.model import Issuer, Token
+
+MAX_COUNT = 100_000  # of calls that a grant allows
 MAX_QUESTION_CHARS = 20_000
 MAX_ARGUMENTS = 50  # that a person is shown; a call with more is rejected
 MAX_EXAMPLES = 3  # values of an argument
@@ -62,6 +73,21 @@ APPROVAL_FORM: JsonObject = {
         },
     },
     "required": ["decision"],
+}
+ANY = "*"  # among the names of varying arguments: all others
+MAX_VALUE_CHARS = 2000
+ACCOUNT_ARGUMENT = "@account"  # the account of a call, among its recorded arguments
+MAX_DAYS = 30
+MAX_SECONDS = MAX_DAYS * 86_400
+TOOL_PATTERN = re.compile(r"[\w.*?\[\]!-]{1,200}")
+EXAMPLE = 'gh.create_issue(repo="me/*", title=...)'
+_NOT_HAPPENED = json.dumps(
+    {"error": describe(Interrupted("the call was interrupted and did not happen"))}
+)
+OUTCOMES = {
+    "happened": (CallState.DONE, '{"value": null}'),
+    "not-happened": (CallState.FAILED, _NOT_HAPPENED),
+    "repeat": (CallState.APPROVED, None),
 }
 
 
@@ -215,3 +241,185 @@ def describe_difference(before: JsonMapping, now: JsonMapping) -> str:
 def show_name(name: str) -> str:
     """Return the name of an argument, in quotes if it could look like other lines of the question."""
     return name if name.isidentifier() else show_value(name)
+
+
+# --- grants ---------------------------------------------------------------------------------------
+
+
+def covers(grant: Grant, tool: str, arguments: JsonMapping, definition: str = "") -> bool:
+    """Return whether the grant allows this call. The account of a call must be part of the grant."""
+    if not fnmatchcase(tool, grant.tool) or grant.definition not in {"", definition}:
+        return False
+    for name, value in arguments.items():
+        if name in grant.arguments:
+            is_covered = _is_match(value, grant.arguments[name])
+        else:
+            is_covered = name != ACCOUNT_ARGUMENT and not {name, ANY}.isdisjoint(grant.varying)
+        if not is_covered:
+            return False
+    return all(name in arguments for name in grant.arguments)
+
+
+def _is_match(value: Any, pattern: Any) -> bool:
+    if isinstance(pattern, str):
+        return isinstance(value, str) and fnmatchcase(value, pattern)
+    return _is_same(value, pattern)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Return whether two values are the same JSON: 1, 1.0 and true are not."""
+    return value == other and json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def make_grants(
+    calls: Iterable[DurableCall],
+    tool: str,
+    patterns: JsonMapping | None = None,
+    varying: Iterable[str] = (),
+    *,
+    count: int = 1,
+    expires: float = 0.0,
+) -> tuple[Grant, ...]:
+    """Return grants for further calls like those of `calls` whose tool matches.
+
+    All arguments stay as they are, except those with a pattern or a name in `varying`. Raise
+    ArgumentError if no call matches, so that nothing says what the other arguments are.
+    """
+    if not 0 < count <= MAX_COUNT:
+        raise ArgumentError(f"invalid count {count}: expected 1 to {MAX_COUNT:,} calls")
+    names = tuple(dict.fromkeys(varying))
+    grants: dict[str, Grant] = {}
+    for call in calls:
+        if fnmatchcase(call.tool, tool):
+            fixed = _fix(json.loads(call.arguments), names)
+            arguments = {**fixed, **(patterns or {})}
+            definition = "" if has_magic(tool) else call.definition
+            key = json.dumps([arguments, definition], sort_keys=True)
+            grants[key] = Grant(
+                _new_id(), tool, arguments, names, definition, count, expires=expires
+            )
+    if not grants and ANY in names:
+        return (Grant(_new_id(), tool, patterns or {}, names, left=count, expires=expires),)
+    if not grants:
+        raise ArgumentError(
+            f"cannot allow further calls of {tool!r}: none of the calls matches, so their arguments"
+            " are unknown",
+            hint=f"to allow any arguments, use '{tool}(...)'",
+        )
+    return tuple(grants.values())
+
+
+def _fix(arguments: JsonMapping, varying: Collection[str]) -> JsonObject:
+    """Return patterns that match exactly these values, without those of varying arguments."""
+    fixed: JsonObject = {}
+    for name, value in arguments.items():
+        if name == ACCOUNT_ARGUMENT or {name, ANY}.isdisjoint(varying):
+            fixed[name] = escape(value) if isinstance(value, str) else value
+    return fixed
+
+
+def _new_id() -> str:
+    return f"g_{secrets.token_hex(8)}"
+
+
+def describe_grant(grant: Grant) -> str:
+    """Return the grant as text, such as `up to 9 more calls of gh.create_issue with repo="me/app",
+    any title`.
+    """
+    parts = [f"{name}={show_value(value)}" for name, value in grant.arguments.items()]
+    parts += ["any other arguments" if name == ANY else f"any {name}" for name in grant.varying]
+    count = "1 more call" if grant.left == 1 else f"up to {grant.left:,} more calls"
+    return f"{count} of {grant.tool} with {', '.join(parts) or 'no arguments'}"
+
+
+def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
+    """Return a value as JSON on one line; if it is longer than the limit, say how much is hidden."""
+    text = json.dumps(value, ensure_ascii=False)
+    return (
+        text
+        if len(text) <= limit
+        else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"
+    )
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+
+def parse_pattern(text: str) -> tuple[str, JsonObject, tuple[str, ...]]:
+    """Return the tool, the patterns and the varying arguments of `gh.create_issue(repo="me/*",
+    title=...)`.
+
+    Without parentheses, there are neither. `gh.*(...)` varies all arguments.
+    """
+    tool, parenthesis, rest = text.strip().partition("(")
+    try:
+        patterns, varying = _parse_arguments(f"_({rest}") if parenthesis else ({}, ())
+    except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError):
+        raise ArgumentError(
+            f"invalid pattern {text!r}: expected a call such as {EXAMPLE}"
+        ) from None
+    if not TOOL_PATTERN.fullmatch(tool.strip()):
+        raise ArgumentError(
+            f"invalid tool {tool!r} in the pattern: expected a name or pattern, such as {EXAMPLE}"
+        )
+    return tool.strip(), patterns, varying
+
+
+def _parse_arguments(call: str) -> tuple[JsonObject, tuple[str, ...]]:
+    expression = ast.parse(call, mode="eval").body
+    if not isinstance(expression, ast.Call) or not isinstance(expression.func, ast.Name):
+        raise TypeError("not a call")
+    values = {
+        str(keyword.arg): ast.literal_eval(keyword.value)
+        for keyword in expression.keywords
+        if keyword.arg
+    }
+    varying = [name for name, value in values.items() if isinstance(value, EllipsisType)]
+    patterns = {name: value for name, value in values.items() if name not in varying}
+    json.dumps(patterns)  # raises if a value is not data
+    for argument in expression.args:
+        if not isinstance(ast.literal_eval(argument), EllipsisType):
+            raise TypeError("an argument has no name")
+        varying.append(ANY)
+    if len(values) < len(expression.keywords):
+        raise SyntaxError("unpacking is not supported, or a name occurs twice")
+    return patterns, tuple(varying)
+
+
+def complete(decision: Decision, run: RunRecord, expires: float) -> Decision:
+    """Return the decision with the agent, the run and the expiry of its grants.
+
+    Those of a run end then.
+    """
+    grants: list[Grant] = []
+    for grant in decision.grants:
+        if grant.expires:
+            grants.append(replace(grant, agent=run.agent, by=decision.by))
+        else:
+            grants.append(
+                replace(grant, agent=run.agent, by=decision.by, run=run.id, expires=expires)
+            )
+    return replace(decision, grants=tuple(grants))
+
+
+def is_revoked(run: RunRecord, tokens: "Iterable[Token]", issuers: "Iterable[Issuer]") -> bool:
+    """Return whether the token, or the issuer of the subject, that started the run is no longer
+    accepted.
+
+    A token or JWT that has expired since does not count: calls may wait for a person longer than it
+    is valid.
+    """
+    if not run.token_id:  # the owner, or a client over stdio
+        return False
+    if run.token_id.startswith(SUBJECT_PREFIX):
+        return not any(run.token_id.startswith(identify_issuer(entry.issuer)) for entry in issuers)
+    # The value of a token in an environment variable may be unknown to this process, but its name
+    # is not.
+    return not any(
+        (
+            token.hash[:TOKEN_ID_CHARS].lower() == run.token_id
+            if token.hash
+            else f"token {token.name}" == run.actor
+        )
+        for token in tokens
+    )

@@ -25,7 +25,7 @@ import anyio.to_thread
 from onetool.core.agents import Agents
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import RUN, RunFinished
-from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.effects import SessionLabels
 from onetool.core.registry import find_hidden_error
 from onetool.errors import (
     BudgetExceeded,
@@ -40,22 +40,22 @@ from onetool.processes.process import Variables
 from onetool.runs import fence_processor
 from onetool.runs.answer import Answer
 from onetool.runs.cells import MEASURES_WORK
-from onetool.runs.decisions import OUTCOMES, complete
 from onetool.runs.gate import Gate
-from onetool.runs.grants import describe_grant
 from onetool.runs.isolation import describe_interpreter, find_isolation_problem
-from onetool.runs.journal import Journal
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
 from onetool.runs.questions import (
+    OUTCOMES,
     Approver,
     Question,
+    complete,
     continue_later,
+    describe_grant,
     describe_pause,
     identify,
     summarize,
 )
-from onetool.runs.replay import ReplayGate, list_answered
+from onetool.runs.replay import Journal, ReplayGate, list_answered
 from onetool.runs.results.blobs import Media
 from onetool.runs.run_output import ClientChannel, Notices, RunOutput
 from onetool.runs.runner import Runner
@@ -73,7 +73,7 @@ from onetool.state.run_records import (
 )
 from onetool.state.run_store import RunTables
 from onetool.state.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES, count_tokens
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 from onetool.util.context import Application, CallClient, Caller, CallGates, RunScope, ToolContext
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log
@@ -309,7 +309,7 @@ class Runs:
         self, name: str, description: str, run_id: str, context: ToolContext
     ) -> "SavedSnippet":
         """Save a run that worked as a snippet of its agent."""
-        from onetool.runs.snippet_saver import SnippetSaver
+        from onetool.runs.snippets.parameters import SnippetSaver
 
         return await SnippetSaver(self, self._runner, self._redact).save(
             name, description, run_id, context

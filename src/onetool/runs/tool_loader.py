@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Mapping
 from types import ModuleType
 
 import onetool.sources.builtin
-from onetool.core.bus.adapt import function_tool
 from onetool.core.bus.sources import SUFFIX, find_functions
+from onetool.core.python_backend import function_tool
 from onetool.core.registry import Registry
 from onetool.core.threads import ToolThreads
 from onetool.core.tool import Tool

@@ -24,16 +24,16 @@ from onetool.runs.launch import (
     environment,
 )
 from onetool_child.json_types import JsonObject
-from onetool_child.wasm_frames import (
+from onetool_child.wasm_host import (
     BEGIN,
     DATA,
     END,
+    MAX_ANSWER_BYTES,
     MAX_FORWARDED_BYTES,
     PREPARED,
     FrameReader,
     encode_frame,
 )
-from onetool_child.wasm_host import MAX_ANSWER_BYTES
 
 MIN_PYTHON = (3, 12)
 PREPARE_SECONDS = 60

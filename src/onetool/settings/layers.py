@@ -17,8 +17,7 @@ from onetool.settings import paths
 from onetool.settings.contents import SettingsContents
 from onetool.settings.model import VERSION, Loc
 from onetool.settings.paths import Directories
-from onetool.util.problem import Location, Problem
-from onetool.util.versioning import NewerVersion, check_version
+from onetool.util.problem import Location, NewerVersion, Problem, check_version
 from onetool.util.yaml_loader import YamlDocument
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -46,8 +46,7 @@ from onetool.settings.trust import Snapshot, TrustDecision, check_trust
 from onetool.util import yaml_loader
 from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords
-from onetool.util.text import suggestion_hint
-from onetool.util.validation_text import describe_problem
+from onetool.util.text import describe_problem, suggestion_hint
 from onetool_child.json_types import JsonMapping, JsonObject
 
 Values = Mapping[str, str]  # of secrets and environment variables, by name

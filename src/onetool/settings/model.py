@@ -27,7 +27,7 @@ from pydantic.alias_generators import to_camel
 
 from onetool.util.context import Effect, Permission, permissions as permissions_of
 from onetool.util.invisible import find_in_name
-from onetool.util.loopback import is_loopback
+from onetool.util.running_servers import is_loopback
 from onetool.util.store_url import FILES, SCHEMES
 from onetool.util.time_format import parse_time
 from onetool_child.json_types import JsonMapping

@@ -21,10 +21,16 @@ from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.settings import paths
 from onetool.settings.contents import TRUST_FILE, SettingsContents
 from onetool.util import atomic
-from onetool.util.locks import locked
-from onetool.util.problem import UNTRUSTED, Location, Problem, storage_problem
-from onetool.util.storage_errors import storage_error
-from onetool.util.versioning import NewerVersion, check_version
+from onetool.util.atomic import locked
+from onetool.util.problem import (
+    UNTRUSTED,
+    Location,
+    NewerVersion,
+    Problem,
+    check_version,
+    storage_error,
+    storage_problem,
+)
 from onetool_child.json_types import JsonMapping, JsonObject
 
 VERSION = 1

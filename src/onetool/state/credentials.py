@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from onetool.state.documents import PUT, SCHEMA, VERSION, Documents
 from onetool.state.sealing import KEY_BYTES, Sealer, sealing_error
 from onetool.state.sqlite_database import SealedDatabase, StateDatabase
-from onetool.util.locks import locked
+from onetool.util.atomic import locked
 
 KIND = "credentials"
 DIRECTORY = "credentials"

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from onetool.errors import StorageError
 from onetool.state.sqlite_database import SqliteDatabase, StateDatabase
 from onetool.util.background import SQLITE_SUFFIXES
-from onetool.util.problem import STORAGE
-from onetool.util.versioning import NewerVersion
+from onetool.util.problem import STORAGE, NewerVersion
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from onetool.settings.paths import Directories
 from onetool.settings.stored_settings import SettingsStorage
 from onetool.state.audit_records import StoredRecord, read_files
 from onetool.util.logging import Log, list_rotated
-from onetool.util.storage_errors import storage_error
+from onetool.util.problem import storage_error
 
 if TYPE_CHECKING:
     from onetool.settings.contents import SettingsContents

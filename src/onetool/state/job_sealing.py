@@ -9,7 +9,7 @@ from typing import Any
 from onetool.errors import ToolError, describe
 from onetool.state.keys import make_error, open_any, parse_keys
 from onetool.state.sealing import KEY_BYTES, Sealer
-from onetool.util.raw_json import RawJson
+from onetool.util.large_data import RawJson
 from onetool_child.data import encode
 from onetool_child.errors import restore
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from onetool.errors import ToolError
 from onetool.state.schema import MIGRATIONS, SCHEMA, VERSION, Migration
-from onetool.util.versioning import reject_newer
+from onetool.util.problem import reject_newer
 
 if TYPE_CHECKING:
     from psycopg import Connection

@@ -18,8 +18,8 @@ from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolErro
 from onetool.settings import paths
 from onetool.settings.model import Topic
 from onetool.state.memory import Counters
+from onetool.util.atomic import locked
 from onetool.util.clock_watch import Clock
-from onetool.util.locks import locked
 from onetool.util.render import render
 from onetool.util.time_format import in_utc
 

@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from onetool.util.atomic import replacing
-from onetool.util.locks import try_lock
+from onetool.util.atomic import replacing, try_lock
 
 
 class Owners:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias, TypeGuard, get_args
 
 from onetool.util import atomic
+from onetool.util.atomic import locked
 from onetool.util.clock_watch import ClockWatch
-from onetool.util.locks import locked
 from onetool_child.json_types import JsonMapping, JsonObject
 
 Part: TypeAlias = Literal["txt", "idx", "json", "meta.json", "bin"]

@@ -13,8 +13,7 @@ from onetool.settings.stored_settings import StoredSettings
 from onetool.state.documents import Cached, Documents, StoreUnavailable
 from onetool.state.file_kinds import SettingsFiles
 from onetool.state.sqlite_database import StateDatabase
-from onetool.util.problem import STORAGE
-from onetool.util.versioning import check_version
+from onetool.util.problem import STORAGE, check_version
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:

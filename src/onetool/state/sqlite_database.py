@@ -19,9 +19,7 @@ from onetool.errors import StorageError
 from onetool.state.sealing import NotSealed, Sealer, sealing_error, sync_directory
 from onetool.util.atomic import replacing
 from onetool.util.background import exclusive
-from onetool.util.problem import STORAGE, Location
-from onetool.util.storage_errors import is_full_disk, storage_error
-from onetool.util.versioning import check_tables
+from onetool.util.problem import STORAGE, Location, check_tables, is_full_disk, storage_error
 
 BUSY_SECONDS = 5.0
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}

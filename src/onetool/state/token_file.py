@@ -11,7 +11,7 @@ from onetool.settings.clients import text_files, yaml_edit
 from onetool.settings.load import examine
 from onetool.settings.model import Agent, Token
 from onetool.settings.paths import CONFIG, Directories
-from onetool.util.locks import locked
+from onetool.util.atomic import locked
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from onetool.errors import error_type
+from onetool.util.atomic import locked
 from onetool.util.background import Background
-from onetool.util.locks import locked
 from onetool_child.json_types import JsonObject
 
 LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}

@@ -6,22 +6,27 @@ process ends, so an entry whose lock is free is stale, whatever its process ID s
 
 import json
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from onetool.util import atomic
-from onetool.util.locks import locked, try_lock
-from onetool.util.loopback import is_loopback
+from onetool.util.atomic import locked, try_lock
+from onetool.util.token_ids import hash_token
 from onetool_child.json_types import JsonObject
 
 DIRECTORY = "run"
 REQUEST = "reload.json"
 LOCK_SUFFIX = ".lock"
 ENTRY_SUFFIX = ".server.json"
+CODE_SECONDS = 120.0
+SUFFIX = ".code"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,3 +166,50 @@ def _read_json(path: Path) -> JsonObject:
     except (OSError, ValueError, RecursionError):
         return {}
     return data if isinstance(data, dict) else {}
+
+
+# --- one-time codes -------------------------------------------------------------------------------
+
+
+def create_code(user: Path) -> str:
+    """Create a code for the servers of this home directory, and delete those that have expired."""
+    code = secrets.token_urlsafe(32)
+    directory = user / DIRECTORY
+    for path in directory.glob(f"*{SUFFIX}"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > CODE_SECONDS:
+                path.unlink()
+    atomic.write(_code_path(user, code), "")
+    return code
+
+
+def redeem_code(user: Path, code: str) -> bool:
+    """Use up the code and return whether it was valid."""
+    path = _code_path(user, code)
+    try:
+        age = time.time() - path.stat().st_mtime
+        path.unlink()  # of two users, only one succeeds
+    except OSError:
+        return False
+    return age <= CODE_SECONDS
+
+
+def _code_path(user: Path, code: str) -> Path:
+    return user / DIRECTORY / f"{hash_token(code)}{SUFFIX}"
+
+
+# --- loopback -------------------------------------------------------------------------------------
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether this is `localhost` or a loopback address, also in brackets or as an
+    IPv4-mapped one.
+    """
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,10 +1,22 @@
-"""Helpers for messages: plurals, quoted values and suggestions for misspelled names."""
+"""Helpers for messages: plurals, quoted values, suggestions and pydantic's errors."""
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+from onetool_child.json_types import JsonMapping
+
 MAX_QUOTED_CHARS = 200
 MAX_SUGGESTIONS = 3
+SUBJECT = re.compile(r"^\w+ should ")  # "Input should be ...", "String should match ..."
+PHRASES = {
+    "missing": "is required",
+    "extra_forbidden": "unknown field",
+    **dict.fromkeys(
+        ("dict_type", "mapping_type", "model_type", "model_attributes_type"), "must be an object"
+    ),
+    **dict.fromkeys(("list_type", "tuple_type"), "must be an array"),
+}
 
 
 def pluralize(count: int, singular: str, plural: str | None = None) -> str:
@@ -52,3 +64,12 @@ def count_common(old: Sequence[str], new: Sequence[str]) -> int:
     """Return the number of common leading lines."""
     differing = (at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
     return next(differing, min(len(old), len(new)))
+
+
+# --- pydantic errors ------------------------------------------------------------------------------
+
+
+def describe_problem(error: JsonMapping) -> str:
+    """Return what is wrong with the value of an error, without the value."""
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return PHRASES.get(error["type"]) or SUBJECT.sub("must ", message)

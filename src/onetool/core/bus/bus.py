@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, overload
 import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.core.bus.authorize import authorize, choose_account
+from onetool.core.agents import authorize, choose_account
 from onetool.core.bus.bind import NO_ARGUMENTS, bind, call_error
-from onetool.core.bus.events import CallFinished, Events, Listener
+from onetool.core.bus.events import CallFinished, Events, Listener, Tracing
 from onetool.core.bus.sources import RegisteredTools
-from onetool.core.bus.tracing import Tracing
 from onetool.core.foreign_schema import ForeignSchema, check_arguments, find_problem
 from onetool.core.names import MAX_NAME_LENGTH, check_name, python_name
-from onetool.core.policy.effects import get_effects, sort_effects
-from onetool.core.policy.labels import get_labels
+from onetool.core.policy.effects import get_effects, get_labels, sort_effects
 from onetool.core.registry import Registry
 from onetool.core.threads import ToolThreads, call_blocking, nesting_guard, wait_for
 from onetool.core.tool import Tool
@@ -34,9 +32,9 @@ from onetool.errors import (
     ToolTimeout,
     error_type,
 )
+from onetool.util.clock_watch import PausableDeadline
 from onetool.util.context import CallGates, Result, ToolContext, sort_permissions, unfreeze
-from onetool.util.deadline import PausableDeadline
-from onetool.util.raw_json import RawJson
+from onetool.util.large_data import RawJson
 from onetool_child.errors import make_error
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -9,8 +9,13 @@ from fnmatch import fnmatchcase, translate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from onetool.core.names import python_name
-from onetool.core.policy.effects import CHANGING, READ_ONLY, get_effects, sort_effects
-from onetool.core.policy.labels import SessionLabels
+from onetool.core.policy.effects import (
+    CHANGING,
+    READ_ONLY,
+    SessionLabels,
+    get_effects,
+    sort_effects,
+)
 from onetool.core.tool import Tool
 from onetool.errors import PermissionDenied
 from onetool.util.context import OWN_PACK, Effect

@@ -14,7 +14,7 @@ from typing import Any
 from onetool.errors import NetworkError
 from onetool.net import HostRules, Net, Request, Response
 from onetool.net.hosts import Target, parse_target
-from onetool.util.loopback import is_loopback
+from onetool.util.running_servers import is_loopback
 
 MAX_DOCUMENT_BYTES = 256 << 10
 TIMEOUT_SECONDS = 15.0

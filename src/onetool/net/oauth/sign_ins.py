@@ -21,7 +21,7 @@ from onetool.net.oauth.pending import LoopbackCallback, PendingSignIn, PendingSi
 from onetool.net.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.settings.load import Loaded
 from onetool.settings.model import OAuth, Server
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 from onetool.util.context import ToolContext
 from onetool.util.text import describe_unknown_account, quote
 from onetool.util.time_format import in_utc

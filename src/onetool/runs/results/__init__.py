@@ -5,7 +5,7 @@ after some time.
 Everything here blocks, so the server calls it from a thread.
 """
 
-from onetool.runs.results.quota import Quota
+from onetool.runs.results.blobs import Quota
 from onetool.runs.results.window import Unit
 
 __all__ = ["Quota", "Unit"]

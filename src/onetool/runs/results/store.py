@@ -9,19 +9,25 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from onetool.errors import StorageError, ToolError
-from onetool.runs.results import hits, matches, meta as metadata, similar, window
-from onetool.runs.results.content import START, ResultContent, encode_pages, pack_marks
-from onetool.runs.results.hits import Deadline
-from onetool.runs.results.meta import Meta
-from onetool.runs.results.quota import Quota, Stored
-from onetool.runs.results.summary import description, preview, summary
-from onetool.runs.results.window import Unit
+from onetool.runs.results import matches, window
+from onetool.runs.results.blobs import Quota, Stored
+from onetool.runs.results.window import (
+    START,
+    Deadline,
+    Meta,
+    ResultContent,
+    Unit,
+    encode_pages,
+    pack_marks,
+)
 from onetool.state.result_files import ResultFiles, is_handle, new_handle
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.summary import pluralize
 
 if TYPE_CHECKING:
     from onetool.settings.model import Output
@@ -31,6 +37,7 @@ _SEARCH_SECONDS = 30.0
 _CLEAN_SECONDS = 1.0  # between two looks for expired results, which read the whole directory
 _PART_CHARS = 1 << 20  # of one transferred part
 _MAX_QUOTED_CHARS = 200  # of an invalid handle in messages
+_PREVIEW_CHARS = 500
 
 
 class StoredResults:
@@ -103,7 +110,7 @@ class StoredResults:
                     handle=handle,
                     total_lines=content.count_lines(),
                     size_bytes=content.end.size,
-                    created_at=metadata.format_time(self._clock()),
+                    created_at=window.format_time(self._clock()),
                     tool=tool,
                     agent=agent,
                     kind="text" if not is_json and beside is None else "json",
@@ -113,10 +120,10 @@ class StoredResults:
                     is_untrusted=is_untrusted,
                     labels=labels,
                 )
-                first_lines = preview(content.texts(), self._preview_lines)
-            self._files.publish(handle, "meta.json", [metadata.encode(meta)], agent)
+                first_lines = _preview(content.texts(), self._preview_lines)
+            self._files.publish(handle, "meta.json", [window.encode_meta(meta)], agent)
             removed = self._make_room(meta)
-        return description(meta, summary(meta, about), first_lines, removed)
+        return _describe(meta, _summarize(meta, about), first_lines, removed)
 
     def window(
         self,
@@ -144,21 +151,21 @@ class StoredResults:
         with self._open(handle, agent, token_id) as (meta, content):
             in_chars = meta.has_long_lines if unit == "auto" else unit == "chars"
             if search and fuzzy:
-                similar.check_needle(search)
+                matches.check_needle(search)
                 pieces = (
-                    similar.split_pages(content.texts(), search)
+                    matches.split_pages(content.texts(), search)
                     if in_chars
-                    else similar.split_lines(content.lines(), search)
+                    else matches.split_lines(content.lines(), search)
                 )
-                similar_hits = similar.find_similar(
+                similar_hits = matches.find_similar(
                     pieces, search, ignore_case, Deadline(self._search_seconds)
                 )
-                part = window.from_hits(*hits.select_best(similar_hits, offset, limit))
+                part = window.from_hits(*window.select_best(similar_hits, offset, limit))
             elif search:
                 find = matches.find_parts if in_chars else matches.find_lines
                 pattern = matches.compile_pattern(search, ignore_case)
                 exact_hits = find(content.pages(), pattern, Deadline(self._search_seconds))
-                part = window.from_hits(*hits.select_first(exact_hits, offset, limit))
+                part = window.from_hits(*window.select_first(exact_hits, offset, limit))
             elif in_chars:
                 part = window.read_chars(content, meta.total_chars, offset, limit)
             else:
@@ -268,7 +275,7 @@ class StoredResults:
         """Return the agent of a result; empty if the result is incomplete."""
         try:
             with self._files.reading(handle, "meta.json") as file:
-                return metadata.read(file).agent
+                return window.read_meta(file).agent
         except (OSError, ValueError, TypeError, AttributeError, RecursionError, ToolError):
             return ""
 
@@ -304,7 +311,7 @@ class StoredResults:
             raise _not_found_error(handle)
         try:
             with self._files.reading(handle, "meta.json") as file:
-                meta = metadata.read(file)
+                meta = window.read_meta(file)
             age = self._clock() - meta.created
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             raise _not_found_error(handle) from None
@@ -345,4 +352,64 @@ def _not_found_error(handle: object) -> ToolError:
 def _expired_error(handle: str) -> ToolError:
     return ToolError(
         f"the result {handle} has expired", hint="run the call again", reason="expired"
+    )
+
+
+# --- summary --------------------------------------------------------------------------------------
+
+
+def _describe(meta: Meta, summary: str, preview: list[str], removed: int = 0) -> JsonObject:
+    """Return the object that replaces a stored result.
+
+    `removed` is the number of older results that it evicted.
+    """
+    window = "offset=1, limit=5000, unit='chars'" if meta.has_long_lines else "offset=1, limit=50"
+    return {
+        "handle": meta.handle,
+        "total_lines": meta.total_lines,
+        "size_bytes": meta.size_bytes,
+        "summary": summary,
+        "preview": preview,
+        "query": f"ot.result(handle='{meta.handle}', {window})",
+        **(
+            {"note": f"{pluralize(removed, 'older result')} removed to make room"}
+            if removed
+            else {}
+        ),
+    }
+
+
+def _summarize(meta: Meta, about: str) -> str:
+    """Return a one-line summary. `about` is the caller's description of the result; empty for text."""
+    extent = f"{pluralize(meta.total_lines, 'line')}, {pluralize(meta.size_bytes, 'byte')}"
+    return f"{about or ('JSON' if meta.kind == 'json' else 'text')}, {extent}"
+
+
+def _preview(pages: Iterable[str], count: int) -> list[str]:
+    return list(islice(_clip_lines(pages), count))
+
+
+def _clip_lines(pages: Iterable[str]) -> Iterator[str]:
+    partial = ""
+    length = 0
+    for page in pages:
+        *complete, rest = page.split("\n")
+        for line in complete:
+            text = line.removesuffix("\r")
+            yield _clip(partial + text[:_PREVIEW_CHARS], length + len(text))
+            partial = ""
+            length = 0
+        partial = (partial + rest[:_PREVIEW_CHARS])[:_PREVIEW_CHARS]
+        length = length + len(rest)
+    if length:
+        yield _clip(partial, length)
+
+
+def _clip(start: str, length: int) -> str:
+    rest = length - _PREVIEW_CHARS
+    # A carriage return remains if the page ended between it and its line feed.
+    return (
+        f"{start[:_PREVIEW_CHARS]}… [{pluralize(rest, 'more character')}]"
+        if rest > 0
+        else start.removesuffix("\r")
     )

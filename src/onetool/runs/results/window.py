@@ -1,16 +1,256 @@
-"""Windows on stored results, by lines or characters."""
+"""The content of a stored result: its metadata, pages, windows by lines or characters, and hits."""
 
+import json
+import os
+import struct
+import time
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from heapq import heappush, heappushpop
 from itertools import islice
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import BinaryIO, Literal, NamedTuple, TypeAlias, get_args
 
-from onetool.runs.results.content import ResultContent
-from onetool.runs.results.hits import Hit
-from onetool.runs.results.meta import Meta
-from onetool_child.json_types import JsonObject
+from onetool.errors import ToolTimeout
+from onetool.util.problem import check_version
+from onetool_child.json_types import JsonMapping, JsonObject
 
+# --- metadata -------------------------------------------------------------------------------------
+
+
+VERSION = 1
+_LONG_LINE_CHARS = 1_000  # if lines are longer on average, results are read by characters
+_PAGE_CHARS = 65_536  # between two marks of the index; a page may be up to twice as long
+_MARK = struct.Struct("<3Q")
 Unit: TypeAlias = Literal["auto", "lines", "chars"]
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    handle: str
+    total_lines: int
+    size_bytes: int
+    created_at: str
+    tool: str
+    agent: str
+    kind: Literal["json", "text"]
+    total_chars: int
+    value_beside: (
+        bool  # whether the data has its own file, because the text renders it in another format
+    )
+    token_id: str = ""  # of the token that the agent used
+    # whether it is always sanitized: it came from an untrusted server, or the code asked for it
+    is_untrusted: bool = False
+    labels: JsonMapping | None = (
+        None  # of the session that stored it, for the policy `guarded`; None: unknown
+    )
+    version: int = VERSION
+
+    @property
+    def created(self) -> float:
+        return datetime.fromisoformat(self.created_at).timestamp()
+
+    @property
+    def has_long_lines(self) -> bool:
+        return self.total_chars > _LONG_LINE_CHARS * self.total_lines
+
+
+def encode_meta(meta: Meta) -> bytes:
+    return json.dumps(asdict(meta)).encode()
+
+
+def read_meta(file: BinaryIO) -> Meta:
+    fields = json.load(file)
+    check_version(fields.get("version"), VERSION, f"the result {fields.get('handle')}")
+    return Meta(**fields)
+
+
+def format_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+class Mark(NamedTuple):
+    """The start of a page: the number of bytes, characters and line breaks before it.
+
+    The last mark is the end.
+    """
+
+    size: int
+    chars: int
+    breaks: int
+
+
+START = Mark(0, 0, 0)
+
+
+def encode_pages(pieces: Iterable[str], marks: list[Mark]) -> Iterator[bytes]:
+    """Yield the pages as UTF-8, and append the mark after each to `marks`, which begin with
+    `START`.
+    """
+    for text in _split_pages(pieces):
+        # A lone surrogate becomes an escape that Python and JSON understand.
+        page = text.encode("utf-8", "backslashreplace")
+        size, chars, breaks = marks[-1]
+        marks.append(Mark(size + len(page), chars + len(page.decode()), breaks + page.count(b"\n")))
+        yield page
+
+
+def _split_pages(pieces: Iterable[str]) -> Iterator[str]:
+    parts = []
+    length = 0
+    for piece in pieces:
+        for start in range(0, len(piece), _PAGE_CHARS):
+            part = piece[start : start + _PAGE_CHARS]
+            parts.append(part)
+            length += len(part)
+            if length >= _PAGE_CHARS:
+                yield "".join(parts)
+                parts = []
+                length = 0
+    if parts:
+        yield "".join(parts)
+
+
+def pack_marks(marks: Iterable[Mark]) -> Iterator[bytes]:
+    return (_MARK.pack(*mark) for mark in marks)
+
+
+class ResultContent:
+    """A reader of the text of a result."""
+
+    def __init__(self, file: BinaryIO, index: BinaryIO) -> None:
+        self._file = file
+        self._index = index
+        self._last = index.seek(0, os.SEEK_END) // _MARK.size - 1
+
+    def is_complete(self, size: int) -> bool:
+        """Return whether the files have the expected size; a power failure may have truncated them."""
+        return self._last >= 0 and self.end.size == size == self._file.seek(0, os.SEEK_END)
+
+    @property
+    def end(self) -> Mark:
+        return self._mark(self._last)
+
+    def count_lines(self) -> int:
+        """Return the number of lines, including an unterminated last line."""
+        self._file.seek(max(0, self.end.size - 1))
+        return self.end.breaks + (self._file.read(1) not in {b"", b"\n"})
+
+    def pages(self, first: int = 0) -> Iterator[bytes]:
+        """Yield the pages, which consist of complete characters, from the first one given."""
+        self._file.seek(self._mark(first).size)
+        for page in range(first, self._last):
+            yield self._file.read(self._mark(page + 1).size - self._mark(page).size)
+
+    def texts(self, first: int = 0) -> Iterator[str]:
+        return map(bytes.decode, self.pages(first))
+
+    def lines(self, first: int = 1) -> Iterator[str]:
+        # A page may begin inside a line, so start with a page that has a line break before the
+        # requested line.
+        page = self._last_page_below("breaks", first - 1)
+        skipped = first - 1 - self._mark(page).breaks
+        return islice(_split_lines(self.texts(page)), skipped, None)
+
+    def chars(self, first: int, count: int) -> Iterator[str]:
+        page = self._last_page_below("chars", first)
+        start = first - 1 - self._mark(page).chars
+        for text in self.texts(page):
+            part = text[start : start + count]
+            yield part
+            start = 0
+            count = count - len(part)
+            if not count:
+                return
+
+    def read_all(self) -> str:
+        # Joining a list of pages would need twice the memory; CPython extends a string with one
+        # reference in place.
+        text = ""
+        for page in self.texts():
+            text += page
+        return text
+
+    def _last_page_below(self, column: Literal["chars", "breaks"], count: int) -> int:
+        """Return the last page with fewer characters or line breaks before it than `count`, or the
+        first page.
+        """
+        return max(
+            0,
+            bisect_left(
+                range(self._last), count, key=lambda page: getattr(self._mark(page), column)
+            )
+            - 1,
+        )
+
+    def _mark(self, page: int) -> Mark:
+        self._index.seek(page * _MARK.size)
+        return Mark._make(_MARK.unpack(self._index.read(_MARK.size)))
+
+
+def _split_lines(texts: Iterable[str]) -> Iterator[str]:
+    partial = ""
+    for text in texts:
+        *complete, rest = text.split("\n")
+        for line in complete:
+            partial += line
+            yield partial.removesuffix("\r")
+            partial = ""
+        partial += rest  # in place, as in `read_all`: the text may be a single line
+    if partial:
+        yield partial.removesuffix("\r")
+
+
+# --- hits -----------------------------------------------------------------------------------------
+
+
+class Hit(NamedTuple):
+    """A hit. Hits sort by rank; `back` is the negated position, so the first of equal hits ranks
+    higher.
+    """
+
+    score: float
+    back: int
+    text: str
+
+
+class Deadline:
+    """The end of a search, checked before each short step; even a search in linear time may take
+    minutes.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def check(self) -> None:
+        if time.monotonic() > self._end:
+            raise ToolTimeout("the search took too long; use a simpler pattern")
+
+
+def select_first(hits: Iterable[Hit], offset: int, limit: int) -> tuple[list[Hit], int]:
+    selected = []
+    total = 0
+    for hit in hits:
+        total += 1
+        if offset <= total < offset + limit:
+            selected.append(hit)
+    return selected, total
+
+
+def select_best(hits: Iterable[Hit], offset: int, limit: int) -> tuple[list[Hit], int]:
+    best: list[Hit] = []
+    total = 0
+    for hit in hits:
+        total += 1
+        (heappush if total < offset + limit else heappushpop)(best, hit)
+    return sorted(best, reverse=True)[offset - 1 :], total
+
+
+# --- windows --------------------------------------------------------------------------------------
 
 
 class Window(NamedTuple):

@@ -21,7 +21,7 @@ from onetool.server.mcp.mcp_server import OneToolServer
 from onetool.server.settings_watcher import watching
 from onetool.settings.model import Settings, needs_own_application
 from onetool.sources.extensions.environments import PASSED_VARIABLES
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
 BOUNDS = Bounds(total=128, per_agent=64, waiting=100_000)  # runs of all clients, and of each client

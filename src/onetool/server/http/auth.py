@@ -50,7 +50,7 @@ from onetool.server.http.token_use import TokenUse
 from onetool.settings.access_tokens import TokenSet, identify_token
 from onetool.settings.model import Auth, RunLimits, Token
 from onetool.util.logging import Log
-from onetool.util.loopback import is_loopback
+from onetool.util.running_servers import is_loopback
 from onetool.util.token_ids import TOKEN_ID_CHARS, hash_token
 
 SESSION_PATH = "/api/session"

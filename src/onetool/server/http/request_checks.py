@@ -14,7 +14,7 @@ from starlette.types import Scope
 from onetool.net.client import OUTGOING_HEADER
 from onetool.net.hosts import parse_address
 from onetool.server.http.errors import ApiError
-from onetool.util.loopback import is_loopback
+from onetool.util.running_servers import is_loopback
 
 MAX_HEAD_BYTES = 16 << 10
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})

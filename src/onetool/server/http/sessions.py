@@ -35,7 +35,7 @@ from onetool.state.memory import Counters, EndedSessions
 from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.state.storage import State
 from onetool.util.clock_watch import Clock
-from onetool.util.one_time_codes import CODE_SECONDS, redeem_code
+from onetool.util.running_servers import CODE_SECONDS, redeem_code
 from onetool_child.json_types import JsonMapping, JsonObject
 
 CSRF_HEADER = "x-onetool-csrf"

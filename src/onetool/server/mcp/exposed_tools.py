@@ -19,7 +19,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from mcp import MCPError
 
 from onetool.app import OneTool
-from onetool.core.bus.authorize import authorize
+from onetool.core.agents import authorize
 from onetool.core.names import nearest, python_name
 from onetool.core.registry import Registry
 from onetool.core.tool import Tool

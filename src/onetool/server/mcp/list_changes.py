@@ -22,7 +22,7 @@ from mcp.server.subscriptions import (
 from mcp.shared.subscriptions import event_to_notification
 
 from onetool.server.mcp.client_identity import get_session, on_session_end
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 
 if TYPE_CHECKING:
     from onetool_child.json_types import JsonObject

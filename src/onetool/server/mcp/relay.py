@@ -27,7 +27,7 @@ from onetool.errors import CannotAsk
 from onetool.runs.questions import Question
 from onetool.server.mcp.client_identity import get_progress, get_session, is_modern
 from onetool.sources.upstream.relay import LEVELS, Relay
-from onetool.util.background_tasks import retrieve_error
+from onetool.util.background import retrieve_error
 from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping, JsonObject
 

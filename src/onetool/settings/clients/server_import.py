@@ -25,7 +25,7 @@ from onetool.util.secret_finder import (
     split_scheme,
     unclear_options,
 )
-from onetool.util.validation_text import describe_problem
+from onetool.util.text import describe_problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
 PROJECT = "project"

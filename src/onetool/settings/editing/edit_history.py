@@ -17,11 +17,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from onetool.errors import ToolError
 from onetool.util import atomic
-from onetool.util.locks import locked
-from onetool.util.problem import STORAGE, Location
+from onetool.util.atomic import locked
+from onetool.util.problem import STORAGE, Location, check_version
+from onetool.util.text import describe_problem
 from onetool.util.time_format import in_utc
-from onetool.util.validation_text import describe_problem
-from onetool.util.versioning import check_version
 
 if TYPE_CHECKING:
     from onetool.settings.stored_settings import EditableSettings

@@ -36,7 +36,7 @@ from onetool.settings.load import Loaded, examine
 from onetool.settings.paths import Directories
 from onetool.settings.stored_settings import NOTHING_STORED, StoredSettings
 from onetool.settings.trust import TO_TRUST, check_trust, make_record, trust
-from onetool.util.locks import locked
+from onetool.util.atomic import locked
 from onetool.util.redact import Redactor
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -37,8 +37,7 @@ from onetool.sources.bundles.store_lock import StoreLock, WriteMark
 from onetool.sources.bundles.sync import BATCH_FILES, IndexSync, is_directory, sort_paths
 from onetool.state.storage import BundleFiles
 from onetool.util.clock_watch import Clock
-from onetool.util.problem import STORAGE, Location, Problem
-from onetool.util.storage_errors import storage_error
+from onetool.util.problem import STORAGE, Location, Problem, storage_error
 
 T = TypeVar("T")
 ATTEMPTS = 3

@@ -36,8 +36,7 @@ from onetool.state.sealing import PageKey
 from onetool.state.stats.database import StatisticsFile
 from onetool.state.storage import BUILT_IN_STATES
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
-from onetool.util.problem import Problem
-from onetool.util.storage_errors import is_full
+from onetool.util.problem import Problem, is_full
 from onetool_child.json_types import JsonMapping
 
 Body = JsonMapping

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onetool.sources.bundles.records import MAX_FILE_BYTES, Unreadable
-from onetool.util.atomic import owner_only
-from onetool.util.locks import try_lock
+from onetool.util.atomic import owner_only, try_lock
 
 SCRATCH = ".tmp"
 OWNER = "owner"

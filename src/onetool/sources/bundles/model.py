@@ -31,8 +31,7 @@ from onetool.core.schema import ANY_OBJECT
 from onetool.errors import ArgumentError, BundleError
 from onetool.sources.bundles import rules
 from onetool.util.problem import MAX_LISTED_PROBLEMS
-from onetool.util.text import MAX_QUOTED_CHARS, shorten
-from onetool.util.validation_text import describe_problem
+from onetool.util.text import MAX_QUOTED_CHARS, describe_problem, shorten
 from onetool_child.json_types import JsonMapping, JsonObject
 
 T = TypeVar("T")

@@ -29,7 +29,7 @@ from onetool.sources.bundles.model import (
     camel_case,
     impl_problem,
 )
-from onetool.util.versioning import UPGRADE
+from onetool.util.problem import UPGRADE
 from onetool_child.json_types import JsonObject
 
 SCHEMA_VERSION = 1

@@ -22,8 +22,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.foreign_schema import ForeignSchema
 from onetool.core.names import python_name
-from onetool.core.policy.effects import READ_ONLY, apply_settings
-from onetool.core.policy.labels import PRIVATE, UNTRUSTED
+from onetool.core.policy.effects import PRIVATE, READ_ONLY, UNTRUSTED, apply_settings
 from onetool.core.registry import Registry, RegistryEntry, ToolSource
 from onetool.core.schema import ANY_OBJECT
 from onetool.core.tool import Backend, Tool
@@ -45,7 +44,7 @@ from onetool.sources.bundles.secret_bindings import (
 from onetool.sources.search.search_documents import StoredTools
 from onetool.state.stats.details import BYTES_PER_TOKEN
 from onetool.state.storage import State
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.context import Effect, Permission, Result, ToolContext
 from onetool.util.problem import DISABLED, Problem

@@ -16,7 +16,7 @@ from threading import Event
 
 from onetool.errors import BundleError
 from onetool.sources.bundles.rules import unavailable
-from onetool.util.locks import try_lock
+from onetool.util.atomic import try_lock
 
 LOCK_TIMEOUT_SECONDS = 30.0
 SHORT_PAUSE_SECONDS = 0.0005

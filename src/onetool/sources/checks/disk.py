@@ -32,8 +32,15 @@ from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, database_uri
 from onetool.state.stats import tables
 from onetool.util.background import exclusive, is_unchanged, put_aside
-from onetool.util.problem import WARNING, Location, Problem, storage_problem
-from onetool.util.versioning import NewerVersion, check_tables, check_version
+from onetool.util.problem import (
+    WARNING,
+    Location,
+    NewerVersion,
+    Problem,
+    check_tables,
+    check_version,
+    storage_problem,
+)
 
 PROGRESS_INTERVAL = 10_000  # SQLite instructions, some milliseconds
 RECREATED = "run `onetool run 1` to create a new one; the damaged file is kept"

@@ -29,7 +29,7 @@ from onetool.sources.extensions.static_analysis import SUFFIX, Extension, Stamp,
 from onetool.sources.extensions.worker import CallTool, Worker, WorkerLaunch, WorkerUser
 from onetool.state.storage import JobRequest, Jobs
 from onetool.util.context import CallClient, ToolContext
-from onetool.util.raw_json import RawJson
+from onetool.util.large_data import RawJson
 from onetool_child.json_types import JsonMapping, JsonObject
 
 RUNNING = "running"

@@ -23,9 +23,8 @@ from onetool.processes.process import Printed, Variables
 from onetool.processes.programs import Program, run
 from onetool.settings.programs import NO_CONFIG, uv_settings
 from onetool.util import atomic
-from onetool.util.background_tasks import retrieve_error
-from onetool.util.problem import Location
-from onetool.util.storage_errors import storage_error
+from onetool.util.background import retrieve_error
+from onetool.util.problem import Location, storage_error
 from onetool_child.json_types import JsonObject
 
 Report = Callable[[str], None]

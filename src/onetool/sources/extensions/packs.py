@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.core.policy.effects import apply_settings, get_implied_permissions
-from onetool.core.policy.labels import PRIVATE, get_labels
+from onetool.core.policy.effects import PRIVATE, apply_settings, get_implied_permissions, get_labels
 from onetool.core.registry import HeldTools
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
@@ -43,7 +42,7 @@ from onetool.sources.extensions.environments import (
 from onetool.sources.extensions.static_analysis import Extension, Function
 from onetool.sources.extensions.worker import CallTool, Worker, WorkerLaunch
 from onetool.state.storage import Jobs
-from onetool.util.background_tasks import BackgroundTasks, retrieve_error
+from onetool.util.background import BackgroundTasks, retrieve_error
 from onetool.util.context import Permission, ToolContext
 from onetool.util.problem import Location, Problem
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -22,10 +22,10 @@ from onetool.processes.channel import Channel, ChannelClosed, RemoteError
 from onetool.processes.process import Process, Variables, describe_status
 from onetool.processes.shared import CallInterrupted, SharedProcess
 from onetool.sources.extensions.environments import BOOT, StartCommand, environment_error
+from onetool.util.clock_watch import PausableDeadline
 from onetool.util.context import CANNOT_ASK, Result, ToolContext, Waiting
-from onetool.util.deadline import PausableDeadline
+from onetool.util.large_data import RawJson
 from onetool.util.problem import Location
-from onetool.util.raw_json import RawJson
 from onetool_child.interface import LOG_LEVELS, MAX_LOG_CHARS, MAX_PROGRESS_CHARS
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import MAX_MESSAGE_BYTES, MEDIA
@@ -65,7 +65,7 @@ class WorkerLaunch:
     remember: Callable[[str], Awaitable[None]] | None = (
         None  # called with the path of the interpreter
     )
-    runs_tests: bool = False  # whether it serves `onetool_child.run_tests` instead of the tools
+    runs_tests: bool = False  # whether it serves `onetool_child.serving` instead of the tools
 
     @property
     def command(self) -> list[str]:

@@ -14,9 +14,13 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 from onetool.core.foreign_schema import ForeignSchema
-from onetool.core.policy.effects import get_implied_permissions
-from onetool.core.policy.hints import Hints, describe_claims, read_hints
-from onetool.core.policy.labels import PRIVATE
+from onetool.core.policy.effects import (
+    PRIVATE,
+    Hints,
+    describe_claims,
+    get_implied_permissions,
+    read_hints,
+)
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.core.tool import Tool
 from onetool.errors import ToolError

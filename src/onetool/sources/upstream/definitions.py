@@ -24,7 +24,7 @@ from onetool.errors import ArgumentError, OutputInvalid, ToolError
 from onetool.state.documents import Documents
 from onetool.state.sqlite_database import StateDatabase
 from onetool.util.clock_watch import Clock
-from onetool.util.raw_json import RawJson
+from onetool.util.large_data import RawJson
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.messages import has_few_values
 

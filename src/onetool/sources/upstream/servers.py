@@ -33,7 +33,7 @@ from onetool.sources.upstream.session import UpstreamSession
 from onetool.sources.upstream.stdio import plan_launch
 from onetool.sources.upstream.upstream import Upstream, UpstreamServices
 from onetool.state.storage import State
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 from onetool.util.context import ToolContext
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor

@@ -28,7 +28,7 @@ from onetool.sources.upstream.definitions import (
     Definitions,
     check_schemas,
 )
-from onetool.util.background_tasks import BackgroundTasks
+from onetool.util.background import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
 
 if TYPE_CHECKING:

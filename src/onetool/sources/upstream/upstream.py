@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.core.bus.authorize import authorize
+from onetool.core.agents import authorize
 from onetool.core.foreign_schema import ForeignSchema, check_arguments
 from onetool.core.schema import ANY_OBJECT
 from onetool.core.tool import Tool

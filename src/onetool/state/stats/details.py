@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from onetool.state.run_records import StoredValues
-from onetool.util.raw_json import RawJson
+from onetool.util.large_data import RawJson
 
 if TYPE_CHECKING:
     from onetool.state.sqlite_database import Transaction

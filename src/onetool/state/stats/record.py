@@ -23,10 +23,9 @@ from onetool.state.stats.database import StatisticsDatabase
 from onetool.state.stats.details import FailureRecord, Redact
 from onetool.state.stats.rollup import DAY
 from onetool.state.stats.tables import COUNT_USE
-from onetool.util.background import Background
+from onetool.util.background import Background, SharedFlight
 from onetool.util.clock_watch import Clock, ClockWatch, Sweep
 from onetool.util.redact import Redactor
-from onetool.util.shared_flight import SharedFlight
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:

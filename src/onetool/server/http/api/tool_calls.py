@@ -14,7 +14,7 @@ from starlette.responses import Response
 from onetool.admin.catalog import ToolCatalog
 from onetool.admin.person import check_settings
 from onetool.admin.stored_tools import find_tool
-from onetool.core.bus.authorize import describe_disabled
+from onetool.core.agents import describe_disabled
 from onetool.errors import BundleError, SignInRequired, ToolError, describe
 from onetool.runs.run_output import ClientChannel, RunOutput
 from onetool.server.fair_queue import turn
