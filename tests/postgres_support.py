@@ -24,7 +24,7 @@ from tests.cells_support import IS_ROOT, skip_or_fail
 from tests.openapi_support import free_port
 
 from onetool.state.postgres_database import Database
-from onetool.state.settings_rows import SettingsRows
+from onetool.state.replica_kinds import SettingsRows
 from onetool.state.storage import State
 
 SUPERUSER = "postgres"

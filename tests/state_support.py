@@ -5,7 +5,7 @@ from pathlib import Path
 
 from onetool.runs.results.blobs import DEFAULT_MAX_MEDIA_BYTES, Media, Quota
 from onetool.runs.results.store import StoredResults
-from onetool.state.result_files import ResultFiles
+from onetool.state.result_parts import ResultFiles
 from onetool.util.clock_watch import Clock, ClockWatch, read_steady_clock
 
 SEARCH_SECONDS = 30.0

@@ -25,11 +25,11 @@ from onetool.cli.main import command
 from onetool.errors import StorageError, ToolError
 from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults
-from onetool.settings.editing.planned_edit import EditConflict, ItemChange
-from onetool.settings.editing.settings_editor import SettingsEditor
 from onetool.settings.load import load
 from onetool.settings.model import Output, Token
 from onetool.settings.paths import Directories, find_directories
+from onetool.settings.planned_edit import EditConflict, ItemChange
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.settings.trust import TrustFile
 from onetool.sources.bundles import BundleStore
 from onetool.sources.bundles.source import open_bundles
@@ -37,14 +37,12 @@ from onetool.sources.extensions.environments import InterpreterFiles
 from onetool.sources.upstream.definitions import Definition, ToolLists
 from onetool.state import opening
 from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
-from onetool.state.disabled_tools import DisabledTools
+from onetool.state.document_kinds import MODEL_USAGE, DisabledTools, SavedSnippet, SavedSnippets
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
-from onetool.state.kinds import MODEL_USAGE
-from onetool.state.notices import NoticeFiles
+from onetool.state.file_kinds import NoticeFiles
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.run_records import CallState, DurableCall, RunRecord
 from onetool.state.run_store import RunStore, RunTables
-from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.stats.database import StatisticsFile
 from onetool.state.stats.record import CallRecord, Recorder

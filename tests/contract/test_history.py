@@ -26,8 +26,7 @@ from onetool.state.stats.history import (
     list_page,
 )
 from onetool.state.stats.record import CallRecord, Recorder
-from onetool.state.stats.rollup import ALL_RUNS, BOUNDS, DAY
-from onetool.state.stats.spending import list_spending
+from onetool.state.stats.rollup import ALL_RUNS, BOUNDS, DAY, list_spending
 from onetool.util.redact import Redactor
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from tests.rest_support import Rest, draft, get_error_code, http_draft, new_id, 
 from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool.errors import BudgetExceeded
-from onetool.state.counters import CounterFile, CounterTables
-from onetool.state.memory import Counters, RateLimiter
+from onetool.state.counters import CounterFile, Counters, CounterTables, RateLimiter
 
 BODY = {"slug": "shop", "displayName": "Shop", "isEnabled": True}
 

@@ -34,7 +34,7 @@ from onetool.sources.bundles.bundle_store import BundleStore
 from onetool.state.run_records import RunRecord
 from onetool.state.run_store import RunStore
 from onetool.state.session_store import SessionStore
-from onetool.state.stats.tables import VERSION as STATISTICS_VERSION
+from onetool.state.stats.database import VERSION as STATISTICS_VERSION
 
 pytestmark = pytest.mark.slow
 ECHO = "def echo(text: str) -> str:\n    return text\n"

@@ -35,8 +35,8 @@ from onetool.server.mcp.mcp_server import MAX_PENDING_RUNS
 from onetool.settings.model import Llm
 from onetool.sources.llm import Message
 from onetool.sources.llm.language_model import TokenBudget, request_completion
+from onetool.state.document_kinds import MODEL_USAGE
 from onetool.state.documents import DocumentFile, Documents
-from onetool.state.kinds import MODEL_USAGE
 from onetool.util.context import ToolContext
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}

@@ -38,7 +38,7 @@ from tests.replicas_support import (
 from tests.rest_support import make_client
 from tests.support import TIMEOUT_SECONDS, configure, eventually
 
-from onetool.state.roles import render_grants
+from onetool.state.schema import render_grants
 
 LOST_SECONDS = 25.0  # until a killed process is detected, and its job is executed again
 HANDOVER_SECONDS = 40.0  # until another replica continues a run

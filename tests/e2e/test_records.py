@@ -17,8 +17,8 @@ from tests.rest_support import get_error_code, make_client, serve_process
 from tests.support import configure, eventually, run_cli
 
 from onetool.settings.trust import trust
+from onetool.state.document_kinds import SavedSnippet, SavedSnippets
 from onetool.state.documents import DocumentFile
-from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.util.running_servers import create_code
 from onetool.util.token_ids import hash_token
 

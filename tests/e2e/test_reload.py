@@ -25,7 +25,7 @@ from onetool.server.settings_watcher import watching
 from onetool.settings.load import examine, load
 from onetool.settings.paths import find_directories
 from onetool.settings.trust import trust
-from onetool.state.disabled_tools import DisabledTools
+from onetool.state.document_kinds import DisabledTools
 from onetool.state.documents import DocumentFile
 from onetool.util.token_ids import hash_token
 

@@ -26,7 +26,7 @@ from tests.replicas_support import (
 from tests.rest_support import get_error_code, http_draft
 from tests.support import eventually
 
-from onetool.settings.stored_settings import StoredSettings
+from onetool.settings.contents import StoredSettings
 from onetool.state.opening import open_postgres
 
 EFFECTIVE_SECONDS = 2.0

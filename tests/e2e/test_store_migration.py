@@ -18,15 +18,13 @@ from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults
 from onetool.settings.model import Output
 from onetool.state.credentials import CredentialFile, CredentialKey, CredentialStore
-from onetool.state.disabled_tools import DisabledTools
+from onetool.state.document_kinds import MODEL_USAGE, DisabledTools, SavedSnippet, SavedSnippets
 from onetool.state.documents import DocumentFile, Documents
-from onetool.state.kinds import MODEL_USAGE
-from onetool.state.notices import NoticeFiles
+from onetool.state.file_kinds import NoticeFiles
 from onetool.state.opening import open_postgres
 from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord, RunState
 from onetool.state.run_store import RunStore, RunTables
-from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 from onetool.state.session_store import SessionStore, SessionTables, SessionValue
 from onetool.state.stats.database import StatisticsDatabase, StatisticsFile
 from onetool.state.stats.record import CallRecord, Recorder, UseRecord

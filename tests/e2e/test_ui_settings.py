@@ -24,7 +24,7 @@ from tests.ui_support import (
     screenshot_directory,
 )
 
-from onetool.settings.editing.edit_history import EditHistory, new_entry
+from onetool.settings.edit_history import EditHistory, new_entry
 from onetool.util import atomic
 from onetool.util.running_servers import create_code
 

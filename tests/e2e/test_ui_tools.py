@@ -15,7 +15,7 @@ from tests.rest_support import ServedApp, http_draft
 from tests.support import environment, eventually
 from tests.ui_support import TIMEOUT_SECONDS, Visit, open_page, screenshot_directory, serve_shop
 
-from onetool.state.disabled_tools import DisabledTools
+from onetool.state.document_kinds import DisabledTools
 from onetool.state.documents import DocumentFile
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from tests.state_support import open_media
 from tests.support import PROGRAM, configure, environment, run_cli
 
 from onetool.errors import ToolError
-from onetool.state.disabled_tools import DisabledTools
+from onetool.state.document_kinds import DisabledTools
 from onetool.state.documents import DocumentFile, Documents
 
 pytestmark = pytest.mark.slow

@@ -21,7 +21,7 @@ from tests.support import open_app
 from onetool import Result, ToolBus, ToolContext, ToolError, tool
 from onetool.core.bus.events import CallFinished, Event
 from onetool.errors import ToolNotFound, describe
-from onetool.state.budget import BudgetGuard, Limits
+from onetool.state.counters import BudgetGuard, Limits
 from onetool.util.context import permissions
 
 CONTEXT = ToolContext()

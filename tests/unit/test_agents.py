@@ -15,7 +15,7 @@ from onetool.settings.clients.catalog import CLIENTS
 from onetool.settings.load import Loaded
 from onetool.settings.model import Settings
 from onetool.settings.paths import Directories
-from onetool.settings.protection import ASSISTANT_NAMES, LAUNCHER_FILES
+from onetool.settings.programs import ASSISTANT_NAMES, LAUNCHER_FILES
 from onetool.sources.files.rules import Denial, Rules
 from onetool.util.context import Permission, ToolContext
 from onetool.util.problem import UNTRUSTED, Problem

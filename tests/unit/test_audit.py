@@ -22,7 +22,7 @@ from onetool.core.audit import MAX_ARGUMENT_CHARS, AuditLog
 from onetool.core.bus.events import CallFinished
 from onetool.core.python_backend import as_tool
 from onetool.errors import AuditUnavailable, SandboxDenied
-from onetool.state.audit_shares import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
+from onetool.state.audit_records import MIN_SHARE_BYTES, PERIOD_SECONDS, AuditShares
 from onetool.state.file_kinds import AuditFile
 from onetool.util.context import ToolContext
 from onetool.util.logging import Log

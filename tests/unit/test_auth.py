@@ -24,7 +24,7 @@ from onetool.server.http.throttle import MAX_ACCEPTED, MAX_FAILURES, WINDOW_SECO
 from onetool.settings.access_tokens import TokenSet, new_token
 from onetool.settings.model import Auth, Token
 from onetool.settings.paths import Directories
-from onetool.state.memory import MAX_NAMES, Counters
+from onetool.state.counters import MAX_NAMES, Counters
 from onetool.state.opening import open_files
 from onetool.util.running_servers import create_code
 from onetool.util.token_ids import SCOPES, hash_token, includes_scope

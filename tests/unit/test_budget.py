@@ -11,7 +11,7 @@ import pytest
 from tests.support import TIMEOUT_SECONDS
 
 from onetool.errors import BudgetExceeded
-from onetool.state.budget import BudgetGuard, Kind, Limits
+from onetool.state.counters import BudgetGuard, Kind, Limits
 
 
 class Clock:

@@ -16,7 +16,7 @@ from onetool.core.bus.bus import ToolBus
 from onetool.core.python_backend import function_tool
 from onetool.core.tool import Tool, tool
 from onetool.errors import PermissionDenied, StorageError, ToolError, describe, error_type
-from onetool.state.budget import BudgetGuard, Limits
+from onetool.state.counters import BudgetGuard, Limits
 from onetool.util.context import Permission, Result, ToolContext
 from onetool.util.problem import NewerVersion
 from onetool_child.errors import restore

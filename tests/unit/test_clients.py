@@ -17,12 +17,10 @@ from tests.support import measure_seconds
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.server.http.errors import ApiError
 from onetool.settings.clients import client_servers, json_edit, text_files, toml_edit, yaml_edit
-from onetool.settings.clients.catalog import CLIENTS, Machine
-from onetool.settings.clients.client_servers import ClientServers
-from onetool.settings.clients.edits import Edit, apply_edits
+from onetool.settings.clients.catalog import CLIENTS, Machine, OneToolCommand, find_start_command
+from onetool.settings.clients.client_servers import ClientServers, is_ours
 from onetool.settings.clients.server_import import ImportTarget, ServerImport, import_servers
-from onetool.settings.clients.start_command import OneToolCommand, find_start_command
-from onetool.settings.clients.translate import is_ours
+from onetool.settings.clients.text_files import Edit, apply_edits
 from onetool.util import yaml_loader
 from onetool.util.secret_finder import SECRET_VALUE, find_secrets, looks_secret
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from onetool.errors import BundleError, StorageError
-from onetool.state.disabled_tools import EVERYTHING, DisabledTools
+from onetool.state.document_kinds import EVERYTHING, DisabledTools
 from onetool.state.documents import DocumentFile, Documents
 
 

@@ -12,15 +12,15 @@ from tests.postgres_support import PostgresServer, get_database, get_settings
 from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
+from onetool.settings.contents import StoredSettings
 from onetool.settings.model import Token
-from onetool.settings.stored_settings import StoredSettings
 from onetool.sources.bundles import BundleStore
 from onetool.sources.bundles.source import open_bundles as open_bundle_store
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.document_kinds import EVERYTHING
 from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database
-from onetool.state.roles import render_grants
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord
+from onetool.state.schema import render_grants
 from onetool.state.storage import State
 
 KEY = "11" * 32

@@ -33,7 +33,7 @@ from onetool.sources.http.backend import HttpBackend
 from onetool.sources.http.definition import HttpImpl
 from onetool.sources.http.response import ResponseReader, ResponseRedactor
 from onetool.sources.http.selector import select
-from onetool.state.memory import Counters, RateLimiter
+from onetool.state.counters import Counters, RateLimiter
 from onetool.util.context import RunScope
 
 NETWORK = ToolContext(permissions=frozenset({Permission.NETWORK}))

@@ -5,7 +5,7 @@ can be replaced.
 import pytest
 
 from onetool.errors import StorageError
-from onetool.state.job_sealing import JobSealer
+from onetool.state.jobs import JobSealer
 
 KEY, OTHER_KEY = "a1" * 32, "b2" * 32
 BODY = bytes(range(256)) * 10_000

@@ -16,7 +16,8 @@ from tests.support import measure_seconds
 
 from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolError
 from onetool.settings.model import Topic
-from onetool.state.memory import Counters
+from onetool.state.counters import Counters
+from onetool.state.file_kinds import NoticeFiles
 from onetool.state.notices import NoticeFiles, count_message, publish
 from onetool.util.atomic import locked
 
@@ -226,7 +227,8 @@ def test_a_message_that_does_not_fit_leaves_the_file_unchanged(tmp_path: Path) -
 import resource, sys
 from pathlib import Path
 from onetool.settings.model import Topic
-from onetool.state.notices import NoticeFiles, publish
+from onetool.state.file_kinds import NoticeFiles
+from onetool.state.notices import publish
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 publish([Topic(pattern="*", file="notes.yaml")], NoticeFiles(Path(sys.argv[1])), "notes", "x" * 5000, lambda: 0.0)
 """

@@ -15,20 +15,24 @@ from onetool.errors import CallRejected, StorageError, ToolError
 from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults
 from onetool.settings.model import Output, Token
-from onetool.state.audit_rows import AuditRows
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
 from onetool.state.credentials import CredentialKey
+from onetool.state.document_kinds import SavedSnippet
 from onetool.state.documents import StoreUnavailable
-from onetool.state.leases import Leases
-from onetool.state.migrations import migrate, read_version
+from onetool.state.listener import Leases
 from onetool.state.opening import open_postgres
 from onetool.state.postgres_database import Database
-from onetool.state.replica_kinds import NoticeRows
-from onetool.state.roles import render_grants
+from onetool.state.replica_kinds import AuditRows, NoticeRows
 from onetool.state.run_records import CallState, DurableCall, RunRecord, RunState
-from onetool.state.saved_snippets import SavedSnippet
-from onetool.state.schema import MIGRATIONS, VERSION, Migration
+from onetool.state.schema import (
+    MIGRATIONS,
+    VERSION,
+    Migration,
+    migrate,
+    read_version,
+    render_grants,
+)
 from onetool.state.storage import State
 
 KEY, OTHER_KEY = "11" * 32, "22" * 32

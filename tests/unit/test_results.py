@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
+from onetool.state.result_files import LOCK, USAGE
 from tests.state_support import ResultStore
 from tests.support import measure_seconds
 
@@ -30,7 +31,7 @@ from onetool.runs.results.matches import (
     split_lines,
 )
 from onetool.runs.results.window import Deadline
-from onetool.state.result_files import LOCK, USAGE, ResultFiles
+from onetool.state.result_parts import LOCK, USAGE, ResultFiles
 from onetool.util.clock_watch import ClockWatch
 
 HOUR = 3600.0

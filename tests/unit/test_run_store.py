@@ -32,7 +32,7 @@ from onetool.runs.results.store import StoredResults
 from onetool.runs.runs import Runs
 from onetool.settings.model import Agent, Output
 from onetool.settings.paths import Directories
-from onetool.state.leases import Leases
+from onetool.state.listener import Leases
 from onetool.state.opening import open_files
 from onetool.state.postgres_database import Database
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord, RunState

@@ -10,8 +10,8 @@ from onetool.errors import ToolError
 from onetool.runs.snippets import expand_call
 from onetool.runs.snippets.parameters import make_template
 from onetool.settings.model import Snippet
+from onetool.state.document_kinds import SavedSnippet, SavedSnippets
 from onetool.state.documents import DocumentFile
-from onetool.state.saved_snippets import SavedSnippet, SavedSnippets
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("hub.issues", {"repo": "me/app", "limit": 5, "state": "open"}),

@@ -17,10 +17,10 @@ from onetool.admin.server_changes import ServerChanges
 from onetool.admin.tokens import TokenDraft, create_token, revoke_token
 from onetool.app import OneTool
 from onetool.errors import ConfigError, PermissionDenied, ToolError
-from onetool.settings.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
-from onetool.settings.editing.settings_editor import SettingsEditor
 from onetool.settings.load import examine, load
 from onetool.settings.paths import Directories, find_directories
+from onetool.settings.planned_edit import EditConflict, ItemChange, PlannedEdit
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.settings.trust import is_trusted, trust
 
 TEXT = """\

@@ -19,12 +19,12 @@ from onetool.admin.server_changes import ServerChanges
 from onetool.app import OneTool
 from onetool.cli.main import main
 from onetool.errors import ConfigError, PermissionDenied, ToolError
-from onetool.settings.editing.planned_edit import EditConflict, ItemChange, PlannedEdit
-from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.contents import StoredSettings
 from onetool.settings.load import Loaded, load
 from onetool.settings.paths import find_directories
+from onetool.settings.planned_edit import EditConflict, ItemChange, PlannedEdit
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.settings.settings_reader import SettingsReader, apply_stored, examine_settings
-from onetool.settings.stored_settings import StoredSettings
 from onetool.state.opening import open_postgres
 from onetool.state.storage import State
 

@@ -28,9 +28,9 @@ from onetool.admin.settings_edits import (
 )
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
-from onetool.settings.editing.planned_edit import ItemChange
-from onetool.settings.editing.settings_editor import AGENTS
 from onetool.settings.model import Agent
+from onetool.settings.planned_edit import ItemChange
+from onetool.settings.settings_editor import AGENTS
 from onetool.settings.settings_reader import validate_settings
 from onetool.util.context import sort_permissions
 from onetool.util.token_ids import ADMIN, USE

@@ -17,7 +17,7 @@ from onetool.app import OneTool
 from onetool.core.names import python_name
 from onetool.errors import BundleError
 from onetool.sources.bundles.model import Bundle, Id, Switch
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.document_kinds import EVERYTHING
 from onetool.util.context import ToolContext
 from onetool.util.problem import Problem
 

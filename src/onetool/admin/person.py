@@ -17,7 +17,7 @@ from onetool.core.agents import DEFAULT
 from onetool.core.audit import Facts
 from onetool.errors import ToolError
 from onetool.runs.run_output import RunOutput
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.document_kinds import EVERYTHING
 from onetool.util.context import Caller, Permission, ToolContext
 from onetool.util.token_ids import OWNER, includes_scope
 

@@ -17,8 +17,8 @@ from onetool.admin.secrets import SecretUseKey, plan_secret_uses
 from onetool.admin.settings import HostChanges, plan_hosts
 from onetool.admin.settings_edits import EditQuery, edit
 from onetool.app import OneTool
-from onetool.settings.editing.planned_edit import PlannedEdit, check_secret_name
-from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.planned_edit import PlannedEdit, check_secret_name
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.util.token_ids import ADMIN
 
 HOST = re.compile(r"[\w.:\[\]-]+")  # no references such as ${NAME}

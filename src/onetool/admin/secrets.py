@@ -18,8 +18,8 @@ from onetool.admin.secret_users import SecretUserInfo, map_secret_users
 from onetool.admin.settings_edits import EditQuery, EditResult, check_editable, edit, open_editor
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit, check_secret_name
-from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.sources.bundles.rules import check_slug
 from onetool.sources.bundles.secret_bindings import (
     SECTION,

@@ -14,9 +14,9 @@ from onetool.settings.clients import yaml_edit
 from onetool.settings.clients.client_servers import ClientServers, read_servers
 from onetool.settings.clients.server_import import ImportTarget, ServerImport, import_servers
 from onetool.settings.clients.text_files import TextFile
-from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit
-from onetool.settings.editing.settings_editor import SettingsEditor
 from onetool.settings.paths import Directories
+from onetool.settings.planned_edit import ItemChange, PlannedEdit
+from onetool.settings.settings_editor import SettingsEditor
 from onetool_child.json_types import JsonMapping, JsonObject
 
 SERVERS = "servers"

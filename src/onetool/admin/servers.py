@@ -26,8 +26,8 @@ from onetool.admin.settings_edits import (
 )
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit
-from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.planned_edit import ItemChange, PlannedEdit
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.sources.upstream.definitions import digest
 from onetool.sources.upstream.servers import DefinitionsChanged
 from onetool.sources.upstream.upstream import Upstream

@@ -21,8 +21,8 @@ from onetool.admin.settings_edits import (
 )
 from onetool.app import OneTool
 from onetool.settings.contents import stamp_files
-from onetool.settings.editing.planned_edit import ItemChange, PlannedEdit
-from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.planned_edit import ItemChange, PlannedEdit
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.util.text import quote
 from onetool.util.token_ids import ADMIN, APPROVE
 

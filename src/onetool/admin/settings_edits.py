@@ -1,6 +1,6 @@
 """Edits of settings: who may make them, the audit log, and the reload that makes an edit effective.
 
-Every change of settings by a person goes through `edit`. `onetool.settings.editing` plans edits and
+Every change of settings by a person goes through `edit`. `onetool.settings.planned_edit` plans edits and
 writes them.
 """
 
@@ -21,13 +21,13 @@ from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.rights import check_rights
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.settings.editing.planned_edit import (
+from onetool.settings.planned_edit import (
     EditConflict,
     ItemChange,
     PlannedEdit,
     SettingsItem,
 )
-from onetool.settings.editing.settings_editor import SettingsEditor
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool_child.json_types import JsonMapping, JsonObject

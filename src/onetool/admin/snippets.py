@@ -9,7 +9,7 @@ from onetool.admin.model import ApiModel, Time
 from onetool.admin.person import Person
 from onetool.admin.precondition import compute_etag
 from onetool.app import OneTool
-from onetool.state.saved_snippets import SavedSnippet
+from onetool.state.document_kinds import SavedSnippet
 from onetool.util.invisible import escape_invisible
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc

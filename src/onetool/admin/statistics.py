@@ -13,7 +13,7 @@ from onetool.admin.model import ApiModel, Count, Query, Time, absent
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.state.stats import details, spending
+from onetool.state.stats import details, rollup
 from onetool.state.stats.summary import PERIODS, StatsSummary, summarize
 from onetool.state.storage import State
 
@@ -118,7 +118,7 @@ async def list_spending(app: OneTool, person: Person, query: SpendingQuery) -> S
         raise AdminError(
             "invalid", f"month: {month!r} is not a month, such as 2027-01", {"parameter": "month"}
         )
-    rows = await _read_all(app, person, spending.list_spending, month or None)
+    rows = await _read_all(app, person, rollup.list_spending, month or None)
     return SpendingList(spending=[SpendingRow.model_validate(row) for row in rows])
 
 

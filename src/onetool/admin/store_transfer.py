@@ -23,21 +23,19 @@ from onetool.settings.load import Loaded
 from onetool.settings.paths import resolve_path
 from onetool.sources.bundles.source import bundles_directory
 from onetool.state import run_store, session_store
-from onetool.state.audit_rows import AuditRows
 from onetool.state.bundle_mirror import KEY, KIND, LOCK, STORED
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.document_kinds import EVERYTHING, SavedSnippet
 from onetool.state.documents import DELETED, PUT, Documents
 from onetool.state.opening import open_files, open_state
 from onetool.state.postgres_database import Database
-from onetool.state.replica_kinds import NoticeRows, StoredTokenSet
-from onetool.state.result_rows import CHUNK_BYTES, PartRows
+from onetool.state.replica_kinds import AuditRows, NoticeRows, StoredTokenSet
+from onetool.state.result_parts import CHUNK_BYTES, PartRows
 from onetool.state.run_records import RunRecord
 from onetool.state.run_store import RunStore
-from onetool.state.saved_snippets import SavedSnippet
 from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, Transaction
-from onetool.state.stats import rollup, spending
-from onetool.state.stats.database import StatisticsFile
+from onetool.state.stats import rollup
+from onetool.state.stats.database import ADD_USES, StatisticsFile
 from onetool.state.stats.record import (
     CALL_COLUMNS,
     LAST_ROWS,
@@ -46,7 +44,6 @@ from onetool.state.stats.record import (
     Record,
     insert_records,
 )
-from onetool.state.stats.tables import ADD_USES
 from onetool.state.storage import BUILT_IN_STATES, State
 from onetool.util.clock_watch import ClockWatch
 from onetool.util.logging import list_rotated
@@ -55,7 +52,7 @@ from onetool.util.running_servers import list_servers
 from onetool.util.store_url import SCHEMES
 
 if TYPE_CHECKING:
-    from onetool.state.result_files import Part
+    from onetool.state.result_parts import Part
 
 # ruff: noqa: S608 - statements are built from constants
 T = TypeVar("T")
@@ -366,7 +363,7 @@ STATISTICS_TABLES = {
     "times": rollup.ADD_TIMES,
     "details": "ON CONFLICT DO NOTHING",
     "failures": "ON CONFLICT DO NOTHING",
-    "spending": spending.MERGE,
+    "spending": rollup.MERGE_SPENDING,
     "usage": ADD_USES,
 }
 ALL_CALLS = (

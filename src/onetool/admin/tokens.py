@@ -23,7 +23,7 @@ from onetool.admin.rights import explain_token_grant
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.settings.access_tokens import identify_token, new_token
-from onetool.settings.editing.edit_history import new_entry
+from onetool.settings.edit_history import new_entry
 from onetool.settings.model import Token
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc, parse_duration

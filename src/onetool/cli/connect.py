@@ -17,15 +17,17 @@ from onetool.cli.signals import blocked_signals
 from onetool.errors import ConfigError, ToolError
 from onetool.settings import paths
 from onetool.settings.clients import json_edit, text_files, toml_edit
-from onetool.settings.clients.catalog import CLIENTS, Client, Machine
-from onetool.settings.clients.client_servers import parse_settings
-from onetool.settings.clients.edits import apply_edits, line_number, value_at
-from onetool.settings.clients.start_command import (
+from onetool.settings.clients.catalog import (
+    CLIENTS,
     DISTRIBUTION,
     PROGRAM,
+    Client,
+    Machine,
     OneToolCommand,
     find_start_command,
 )
+from onetool.settings.clients.client_servers import parse_settings
+from onetool.settings.clients.text_files import apply_edits, line_number, value_at
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -42,7 +42,7 @@ from onetool_child.json_types import JsonObject
 if TYPE_CHECKING:
     from onetool.admin.server_changes import PlannedServers
     from onetool.app import OneTool
-    from onetool.settings.editing.planned_edit import PlannedEdit
+    from onetool.settings.planned_edit import PlannedEdit
 
 QUESTION = "Which tools does {server} have in OneTool?"
 

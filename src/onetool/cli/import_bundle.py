@@ -28,7 +28,7 @@ from onetool.core.names import python_name
 from onetool.errors import BundleError, ToolError
 from onetool.net.hosts import is_public, parse_address
 from onetool.settings.clients import text_files
-from onetool.settings.clients.yaml_text import flow
+from onetool.settings.clients.yaml_edit import flow
 from onetool.settings.load import Loaded, load
 from onetool.settings.paths import FOLDER, Directories
 from onetool.settings.trust import is_trusted, trust

@@ -58,7 +58,7 @@ def _describe(secret: "SecretInfo") -> "Iterator[str]":
 
 async def _set(command: Invocation) -> None:
     from onetool.admin.secrets import SecretValue, set_secret
-    from onetool.settings.editing.planned_edit import check_secret_name
+    from onetool.settings.planned_edit import check_secret_name
 
     name = command.options.name
     check_secret_name(name)

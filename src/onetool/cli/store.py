@@ -69,7 +69,7 @@ def main(options: Namespace) -> int:
 
 
 def _print_grants(options: Namespace) -> int:
-    from onetool.state.roles import render_grants
+    from onetool.state.schema import render_grants
 
     print(render_grants(options.replica, options.worker), end="")
     return 0
@@ -86,7 +86,7 @@ def _status(loaded: "Loaded", _options: Namespace) -> Answer:
 def _upgrade(loaded: "Loaded", options: Namespace) -> Answer:
     from onetool.state.opening import require_store
     from onetool.state.postgres_database import Database
-    from onetool.state.roles import render_grants
+    from onetool.state.schema import render_grants
 
     grants = render_grants(options.replica, options.worker) if options.grant else ""
     with Database(require_store(loaded)) as database:

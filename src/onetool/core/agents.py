@@ -15,8 +15,8 @@ from onetool.errors import ArgumentError, PermissionDenied, ToolError
 from onetool.settings.load import Loaded
 from onetool.settings.model import Agent, Budgets, Sandbox, Settings
 from onetool.settings.paths import Directories, resolve_path
-from onetool.settings.protection import Protection, compute_protection
-from onetool.state.budget import BudgetGuard, Limits
+from onetool.settings.programs import Protection, compute_protection
+from onetool.state.counters import BudgetGuard, Limits
 from onetool.util.context import Permission, ToolContext, freeze, sort_permissions
 from onetool.util.problem import UNTRUSTED
 from onetool.util.text import describe_unknown_account

@@ -4,7 +4,7 @@ Two JSON lines per call: `call.started` before it is made, and `call` with the o
 first line cannot be written is not made. A change of stored tools or disabled tools likewise has
 `change.started` and `change`. A rejected call is only a `call` line. Values of secrets are
 redacted; long arguments are truncated. Calls beyond the share of their agent are counted in lines
-`calls.counted` (`onetool.state.audit_shares`). `onetool.util.logging` records every call, for
+`calls.counted` (`onetool.state.audit_records`). `onetool.util.logging` records every call, for
 debugging.
 """
 
@@ -25,8 +25,7 @@ from onetool.core.bus.events import CallFinished
 from onetool.core.tool import Tool
 from onetool.errors import SandboxDenied, error_type
 from onetool.settings.load import Loaded
-from onetool.state.audit_records import AuditFilter, AuditPage, read_page
-from onetool.state.audit_shares import AuditShares
+from onetool.state.audit_records import AuditFilter, AuditPage, AuditShares, read_page
 from onetool.util.context import Permission, ToolContext, sort_permissions
 from onetool.util.large_data import is_large, run_in_thread_if
 from onetool.util.problem import is_full

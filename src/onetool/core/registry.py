@@ -33,7 +33,7 @@ from onetool.core.names import (
 )
 from onetool.core.tool import Tool
 from onetool.errors import SignInRequired, ToolError, ToolNotFound
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.document_kinds import EVERYTHING
 from onetool.util.context import Permission, ToolContext, effects, permissions
 from onetool.util.invisible import find_in_name
 from onetool.util.problem import DISABLED
@@ -42,7 +42,7 @@ from onetool_child.names import IN_CODE, OWN_PACK
 
 if TYPE_CHECKING:
     from onetool.settings.load import Loaded
-    from onetool.state.disabled_tools import DisabledTools
+    from onetool.state.document_kinds import DisabledTools
     from onetool.util.problem import Problem
 
 NAME = re.compile(r"[^\s@.]+(?:\.[^\s@.]+)*")

@@ -37,7 +37,7 @@ from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
 from onetool.runs.run_output import FailedToolCall, RunOutput
 from onetool.settings.model import Settings
-from onetool.state.saved_snippets import SavedSnippets
+from onetool.state.document_kinds import SavedSnippets
 from onetool.util.context import Result, ToolContext
 from onetool.util.large_data import run_in_thread_if
 from onetool.util.text import pluralize

@@ -85,7 +85,7 @@ from onetool_child.errors import restore
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.state.saved_snippets import SavedSnippet
+    from onetool.state.document_kinds import SavedSnippet
 
 EXPIRY_SECONDS = 60.0
 PAUSED_SECONDS = 600.0  # for which a paused run keeps its cell

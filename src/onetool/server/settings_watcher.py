@@ -20,10 +20,9 @@ import anyio.to_thread
 
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.settings.contents import Stamp, stamp_files
-from onetool.settings.editing.edit_history import EditHistory
+from onetool.settings.contents import Stamp, StoredSettings, stamp_files
+from onetool.settings.edit_history import EditHistory
 from onetool.settings.load import Examined
-from onetool.settings.stored_settings import StoredSettings
 from onetool.util.running_servers import Registration, ServerEntry, read_generation
 
 TICK_SECONDS = 0.5

@@ -2,8 +2,9 @@
 
 Start with `model.py`, which defines every key, its type and its default, and with `load.py`, which
 merges the layers. `settings_reader` and `live_settings` read settings at the start and at each
-reload. `trust` decides whether a project's directory takes effect, `editing` changes files, and
-`clients` reads and writes the configuration files of assistants.
+reload. `trust` decides whether a project's directory takes effect, `settings_editor` changes
+settings with a history (`edit_history`), and `clients` reads and writes the configuration files of
+assistants.
 
 What holds here:
 

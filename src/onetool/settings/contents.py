@@ -1,12 +1,14 @@
-"""The content of settings files, each read once, and the stamp that tells whether they have changed
-since.
+"""Contents of settings files, their stamp, and the settings that replicas share in a database.
+
+Each file is read once. The stamp tells whether the files have changed since.
 """
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from onetool.settings import paths
 from onetool.settings.paths import Directories
@@ -84,3 +86,49 @@ def _get_stamp(path: Path) -> FileStamp | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """Settings that replicas share, over their own files: the texts of a settings file and of a
+    file of secrets.
+    """
+
+    text: str = ""
+    secrets: str = field(default="", repr=False)
+    problem: str = ""  # the reason why they cannot be read; empty if they can
+
+
+NOTHING_STORED = StoredSettings()
+
+
+class SettingsStorage:
+    """The settings over the files that replicas share. Here, there are none."""
+
+    def version(self) -> object:
+        """Return a value that changes when anybody has edited the settings. Returns at once."""
+        return None
+
+    def get(self) -> StoredSettings:
+        """Return the last known settings over the files, at once.
+
+        Raise StorageError if none are known yet.
+        """
+        return NOTHING_STORED
+
+    def refresh(self) -> StoredSettings:
+        """Return the current settings over the files. Blocks."""
+        return NOTHING_STORED
+
+
+class EditableSettings(Protocol):
+    """The settings that replicas share, and their history as JSON. Both are encrypted at rest."""
+
+    def get(self) -> StoredSettings: ...
+    def read_history(self) -> str: ...
+    def update(self, change: Callable[[StoredSettings, str], tuple[StoredSettings, str]]) -> None:
+        """Replace the settings and their history, while no other replica can.
+
+        `change` raises to prevent it.
+        """
+        ...

@@ -19,7 +19,13 @@ from pydantic import ValidationError
 
 from onetool.errors import ConfigError
 from onetool.settings import paths
-from onetool.settings.contents import SettingsContents, Stamp, list_files
+from onetool.settings.contents import (
+    NOTHING_STORED,
+    SettingsContents,
+    Stamp,
+    StoredSettings,
+    list_files,
+)
 from onetool.settings.layers import (
     QUOTE,
     STORED_CONFIG,
@@ -41,7 +47,6 @@ from onetool.settings.model import (
     known_keys,
 )
 from onetool.settings.paths import Directories
-from onetool.settings.stored_settings import NOTHING_STORED, StoredSettings
 from onetool.settings.trust import Snapshot, TrustDecision, check_trust
 from onetool.util import yaml_loader
 from onetool.util.problem import STORAGE, WARNING, Location, Problem

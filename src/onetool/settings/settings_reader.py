@@ -5,12 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from onetool.errors import ConfigError, StorageError
-from onetool.settings.contents import SettingsContents, stamp_files
+from onetool.settings.contents import (
+    NOTHING_STORED,
+    SettingsContents,
+    SettingsStorage,
+    StoredSettings,
+    stamp_files,
+)
 from onetool.settings.layers import STORED_CONFIG, STORED_SECRETS, STORED_SECTIONS
 from onetool.settings.load import Examined, Loaded, examine
 from onetool.settings.model import Loc, Settings
 from onetool.settings.paths import FOLDER, Directories, find_directories, is_directory
-from onetool.settings.stored_settings import NOTHING_STORED, SettingsStorage, StoredSettings
 from onetool.settings.trust import (
     Snapshot,
     TrustDecision,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from onetool.settings.paths import Directories
     from onetool.sources.llm import LanguageModel
     from onetool.sources.search.search_documents import CatalogSearch
+    from onetool.state.document_kinds import SavedSnippet
     from onetool.state.run_records import RunRecord
-    from onetool.state.saved_snippets import SavedSnippet
     from onetool.state.storage import State
     from onetool.util.context import ClientSignIns, ToolContext
     from onetool.util.problem import Problem

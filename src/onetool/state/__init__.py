@@ -9,8 +9,8 @@ What holds here:
 - Callers depend on `State` and the interfaces in `storage.py`. Nobody outside of this room asks
   which store there is.
 - A kind has one implementation over `StateDatabase`, with statements that are valid in SQLite and
-  PostgreSQL, wherever that is possible. What only one of them has is in `file_kinds`, or in
-  `replica_kinds` and the modules `*_rows`.
+  PostgreSQL, wherever that is possible. Other kinds have one class for files, in `file_kinds`, and
+  one for PostgreSQL, in `replica_kinds`.
 - Other processes read what was written. A killed process leaves the old or the new state, and
   concurrent writers lose nothing. `tests/contract/test_storage.py` tests this for each kind.
 - Methods may block, unless they say that they return at once. Callers on an event loop use a

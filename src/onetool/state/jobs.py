@@ -1,9 +1,9 @@
-"""Calls that workers of queues make, on the side of replicas: add the job of a call, and follow it
-until it ends.
+"""Calls that queue workers make, for replicas: add a call's job, and follow it until it ends.
 
 procrastinate has the jobs, their states and the heartbeats of workers; it recovers stalled jobs and
-deletes old ones. The table `jobs` has what it should not know: the sealed input and result. All
-processes compare times with the clock of the database.
+deletes old ones. The table `jobs` has what it should not know: input and result, sealed with a key
+that is derived from `ONETOOL_KEY` and not in the database. All processes compare times with the
+database clock.
 """
 
 import asyncio
@@ -19,15 +19,19 @@ from typing import Any, NamedTuple, NoReturn
 import anyio
 import anyio.to_thread
 
-from onetool.errors import Cancelled, Interrupted, StorageError, ToolError, ToolTimeout
+from onetool.errors import Cancelled, Interrupted, StorageError, ToolError, ToolTimeout, describe
 from onetool.state.documents import StoreUnavailable
-from onetool.state.job_sealing import JobSealer
+from onetool.state.keys import make_error, open_any, parse_keys
 from onetool.state.listener import JOB
 from onetool.state.postgres_database import Database
+from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.state.storage import JobRequest, Jobs, QueueStatus
+from onetool.util.large_data import RawJson
 from onetool.util.problem import Problem
 from onetool_child.data import encode
-from onetool_child.json_types import JsonMapping
+from onetool_child.errors import restore
+from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.messages import UTF8, split_text
 
 LOST_SECONDS = 10.0  # without a heartbeat, after which a worker counts as ended
 RECOVER_SECONDS = 2.0
@@ -66,6 +70,8 @@ WORKERS = """
 SELECT queue, description FROM queue_workers JOIN procrastinate_workers ON id = worker
 WHERE last_heartbeat > clock_timestamp() - make_interval(secs => ?) ORDER BY queue, description
 """
+PURPOSE = b"onetool jobs"
+MAX_BYTES = 256 << 20  # PostgreSQL returns no value whose hexadecimal form has more than 1 GB
 
 
 class _Job(NamedTuple):
@@ -79,6 +85,62 @@ class _Job(NamedTuple):
     @property
     def is_open(self) -> bool:
         return self.result is None and self.status in {"todo", "doing"}
+
+
+class JobSealer:
+    """Seals messages with the first of the keys, and opens them with any.
+
+    The name of a message is sealed with it: without a key, nobody can create, change, exchange or
+    shorten one.
+    """
+
+    def __init__(self, keys: str) -> None:
+        self._sealers = [
+            Sealer(_derive(key), "ONETOOL_KEY", make_error) for key in parse_keys(keys)
+        ]
+
+    def seal(self, name: str, facts: JsonMapping, body: bytes) -> bytes:
+        if len(body) > MAX_BYTES:
+            raise ToolError(
+                f"the {name} is too large: a queue accepts at most {MAX_BYTES >> 20} MiB"
+            )
+        return self._sealers[0].seal(json.dumps(facts).encode() + b"\n" + body, name.encode())
+
+    def open(self, name: str, sealed: bytes) -> tuple[JsonObject, bytes]:
+        """Return facts and body.
+
+        Raise StorageError if they were not sealed under this name with one of the keys.
+        """
+        opened, _ = open_any(self._sealers, sealed, name.encode())
+        facts, _, body = opened.partition(b"\n")
+        return json.loads(facts), body
+
+    def seal_result(
+        self, job: str, value: Any, error: Exception | None, redact: Callable[[Any], Any]
+    ) -> bytes:
+        """Seal what a tool returned or raised, without the secrets of the worker."""
+        kind = "value"
+        if error is not None:
+            kind = "error"
+            body = encode(redact(describe(error))).encode()
+        elif isinstance(value, RawJson):
+            kind = "raw"
+            body = str(redact(b"".join(value.pieces).decode(*UTF8))).encode(*UTF8)
+        else:
+            body = encode(redact(value)).encode()
+        try:
+            return self.seal(f"result of job {job}", {"kind": kind}, body)
+        except ToolError as large:
+            return self.seal_result(job, None, large, redact)
+
+    def open_result(self, job: str, sealed: bytes) -> tuple[Any, Exception | None]:
+        """Return the value that a tool returned, or the error that it raised."""
+        facts, body = self.open(f"result of job {job}", sealed)
+        if facts["kind"] == "error":
+            return None, restore(json.loads(body))
+        if facts["kind"] == "raw":
+            return RawJson(tuple(split_text(body.decode(*UTF8)))), None
+        return json.loads(body), None
 
 
 class JobRows(Jobs):
@@ -247,7 +309,7 @@ class JobRows(Jobs):
 
     async def _maintain(self) -> None:
         """Recover stalled jobs and delete old ones. A thread runs only this, so that it may block."""
-        from onetool.state.job_maintenance import delete_old_jobs, recover_stalled_jobs
+        from onetool.state.worker_jobs import delete_old_jobs, recover_stalled_jobs
 
         answering_since = time.monotonic()
         deleted_at = float("-inf")
@@ -296,3 +358,10 @@ def list_queues(database: Database, names: Collection[str] = ()) -> list[QueueSt
         workers[queue].append(description)
     queues = sorted({*names, *counts, *workers})
     return [QueueStatus(name, *counts.get(name, (0, 0)), workers[name]) for name in queues]
+
+
+def _derive(key: bytes) -> bytes:
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(SHA256(), KEY_BYTES, salt=None, info=PURPOSE).derive(key)

@@ -1,28 +1,30 @@
-"""Reports what other replicas change in a database, and whether it answers.
+"""Reports what other replicas change in a database, whether it answers, and which replicas are alive.
 
-One connection listens for notifications and polls the generations every two seconds, because a
+One connection listens for notifications and polls the generations every 1.5 seconds, because a
 notification may be lost with a connection. The same thread renews the lease of this process.
 """
 
+import os
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onetool.errors import ToolError
 from onetool.state.changes import Changes
 from onetool.state.documents import VALUES, StoreUnavailable
 from onetool.state.keys import load_key
-from onetool.state.migrations import compare_version
+from onetool.state.owners import Owners
+from onetool.state.postgres_database import Database, translate
+from onetool.state.schema import VERSION, compare_version
 from onetool.state.sqlite_database import Callback
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-    from onetool.state.leases import Leases
-    from onetool.state.postgres_database import Database
 
 POLL_SECONDS = 1.5  # a change is effective everywhere within 2 s
 RENEW_SECONDS = 5.0
@@ -238,3 +240,54 @@ class Listener:
                     self.changes.wake(kind)
                 else:
                     return  # the poll reads what has changed
+
+
+class Leases(Owners):
+    """Replicas that are alive: each renews its row every few seconds.
+
+    The clock is that of the database.
+    """
+
+    SECONDS: ClassVar[float] = 15.0
+    may_be_lost = True
+
+    def __init__(self, database: Database, own_id: str) -> None:
+        self._database = database
+        self.own_id = own_id
+        self._is_held = False
+
+    def hold(self) -> None:
+        if not self._is_held:
+            self.renew()
+
+    def renew(self, connection: "Connection[Any] | None" = None) -> None:
+        """Prove that this process is alive."""
+        statement = """
+        INSERT INTO servers VALUES (?, clock_timestamp(), ?, ?)
+        ON CONFLICT (id) DO UPDATE SET seen = excluded.seen
+        """
+        row = (self.own_id, f"{socket.gethostname()}, process {os.getpid()}", VERSION)
+        if connection is None:
+            self._database.execute(statement, row)
+        else:
+            connection.execute(translate(statement), row)
+        self._is_held = True
+
+    def is_alive(self, owner: str) -> bool:
+        query = (
+            "SELECT seen > clock_timestamp() - make_interval(secs => ?) FROM servers WHERE id = ?"
+        )
+        found = self._database.select(query, self.SECONDS, owner)
+        return bool(found and found[0][0])
+
+    def delete_stale(self) -> None:
+        self._database.execute(
+            "DELETE FROM servers WHERE seen < clock_timestamp() - interval '1 day'"
+        )
+
+    def close(self) -> None:
+        """Give up the runs of this process. If the database is away, its lease expires."""
+        if self._is_held:
+            self._is_held = False
+            with suppress(StoreUnavailable):
+                self._database.execute("DELETE FROM servers WHERE id = ?", (self.own_id,))

@@ -17,17 +17,19 @@ from onetool.errors import ToolError
 from onetool.settings.load import Loaded
 from onetool.settings.paths import Directories
 from onetool.state.changes import Changes
-from onetool.state.counters import CounterFile, CounterTables
+from onetool.state.counters import (
+    BudgetGuard,
+    CounterFile,
+    Counters,
+    CounterTables,
+    RateLimiter,
+)
 from onetool.state.credentials import CredentialFile, CredentialStore
-from onetool.state.disabled_tools import DisabledTools
+from onetool.state.document_kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
 from onetool.state.documents import DocumentCache, DocumentFile, Documents
-from onetool.state.file_kinds import AuditFile, SettingsFiles
-from onetool.state.kinds import MODEL_USAGE, LastUses
-from onetool.state.memory import Counters, EndedSessions, RateLimiter
-from onetool.state.notices import NoticeFiles
-from onetool.state.result_files import ResultFiles
+from onetool.state.file_kinds import AuditFile, EndedSessions, NoticeFiles, SettingsFiles
+from onetool.state.result_parts import ResultFiles
 from onetool.state.run_store import RunStore
-from onetool.state.saved_snippets import SavedSnippets
 from onetool.state.sealing import KEY_BYTES, PageKey, load_key
 from onetool.state.session_store import SessionStore
 from onetool.state.stats.database import StatisticsFile
@@ -37,7 +39,6 @@ from onetool.state.storage import BundleFiles, Jobs, State, StateDescription
 from onetool.util.clock_watch import ClockWatch
 
 if TYPE_CHECKING:
-    from onetool.state.budget import BudgetGuard, Limits
     from onetool.state.token_file import TokenFile
 
 NO_STORE = "set store in ~/.onetool/onetool.yaml, or ONETOOL_STORE, to a postgresql:// URL"
@@ -109,7 +110,7 @@ def open_files(directories: Directories, changes: Changes | None = None) -> Stat
         audit=AuditFile,
         bundle_files=BundleFiles,
         call_rates=_open_rates,
-        guard_budget=_guard_budget,
+        guard_budget=BudgetGuard,
         open_tokens=partial(_open_token_file, directories),
     )
 
@@ -148,12 +149,6 @@ def _make_key_loader(directories: Directories) -> Callable[[str], bytes]:
 def _open_rates(directory: Path) -> RateLimiter:
     file = CounterFile(directory / ".usage" / "rates.db")
     return RateLimiter(CounterTables(file), fallback=Counters())
-
-
-def _guard_budget(limits: "Limits", **options: Any) -> "BudgetGuard":
-    from onetool.state.budget import BudgetGuard
-
-    return BudgetGuard(limits, **options)
 
 
 def _open_token_file(directories: Directories) -> "TokenFile":

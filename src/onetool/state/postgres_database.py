@@ -16,8 +16,7 @@ from weakref import WeakKeyDictionary
 from onetool.errors import StorageError, ToolError
 from onetool.state.changes import Changes
 from onetool.state.documents import StoreUnavailable
-from onetool.state.migrations import OUTDATED, check_version, migrate
-from onetool.state.schema import SCHEMA
+from onetool.state.schema import OUTDATED, SCHEMA, check_version, migrate
 from onetool.state.sqlite_database import Callback, Row, StateDatabase
 from onetool.util.problem import STORAGE
 from onetool.util.store_url import describe_url, find_passwords
@@ -121,8 +120,7 @@ class Database(StateDatabase):
     trim_sent_query = "SELECT trim_sent_calls(?)"  # replicas cannot delete
 
     def __init__(self, url: str, key: str = "", changes: Changes | None = None) -> None:
-        from onetool.state.leases import Leases
-        from onetool.state.listener import Listener
+        from onetool.state.listener import Leases, Listener
 
         self.url = url
         self.key = key

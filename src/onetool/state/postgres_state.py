@@ -5,31 +5,27 @@ from functools import cache, partial
 from pathlib import Path
 
 from onetool.errors import ToolError
-from onetool.state.audit_rows import AuditRows
-from onetool.state.budget import SharedBudgetGuard
 from onetool.state.bundle_mirror import BundleMirror
 from onetool.state.changes import Changes
-from onetool.state.counters import CounterTables
+from onetool.state.counters import CounterTables, RateLimiter, SharedBudgetGuard
 from onetool.state.credentials import CredentialStore
-from onetool.state.disabled_tools import DisabledTools
+from onetool.state.document_kinds import MODEL_USAGE, DisabledTools, LastUses, SavedSnippets
 from onetool.state.documents import Documents
 from onetool.state.jobs import JobRows, list_queues
 from onetool.state.keys import load_key
-from onetool.state.kinds import MODEL_USAGE, LastUses
-from onetool.state.leases import Leases
-from onetool.state.memory import RateLimiter
+from onetool.state.listener import Leases
 from onetool.state.postgres_database import Database
 from onetool.state.replica_kinds import (
+    AuditRows,
     EndedSessionRows,
     NoticeRows,
+    SettingsRows,
     StatisticsSchema,
     StoredTokenSet,
 )
-from onetool.state.result_rows import PartRows
+from onetool.state.result_parts import PartRows
 from onetool.state.run_store import RunTables
-from onetool.state.saved_snippets import SavedSnippets
 from onetool.state.session_store import SessionTables
-from onetool.state.settings_rows import SettingsRows
 from onetool.state.stats.record import Recorder
 from onetool.state.stats.shapes import Shapes
 from onetool.state.storage import QueueStatus, State, StateDescription

@@ -1,23 +1,46 @@
-"""State that only replicas share, over a PostgreSQL database: tokens, ended sessions, notices and
-statistics.
+"""Kinds of state that only replicas share, in PostgreSQL; `file_kinds` has those in files.
+
+The audit record that a call starts is committed before the call is made. Settings and their history
+are sealed as a whole, with a key that is not in the database: who can only write to the database
+cannot make a replica start a program.
 """
 
+import json
+import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onetool.errors import StorageError, ToolError
+from onetool.errors import AuditUnavailable, StorageError, ToolError
+from onetool.settings.contents import StoredSettings
+from onetool.state.audit_records import StoredRecord
 from onetool.state.documents import ALL, Cached, Documents, StoreUnavailable
+from onetool.state.file_kinds import (
+    DEFAULT_MAX_FILE_BYTES,
+    AuditFile,
+    EndedSessions,
+    NoticeFiles,
+    SettingsFiles,
+)
 from onetool.state.keys import BROWSER_SESSIONS
-from onetool.state.memory import EndedSessions
-from onetool.state.notices import DEFAULT_MAX_FILE_BYTES, NoticeFiles
 from onetool.state.postgres_database import Database, Statements
 from onetool.state.sqlite_database import StateDatabase, Transaction
 from onetool.state.token_file import TokenFile
-from onetool.util.problem import STORAGE, Location, Problem
+from onetool.util.logging import encode_line
+from onetool.util.problem import STORAGE, Location, Problem, check_version
+from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
+    from onetool.settings.contents import SettingsContents
+    from onetool.settings.edit_history import EditHistory
     from onetool.settings.model import Agent, Token
+    from onetool.settings.paths import Directories
+    from onetool.settings.planned_edit import PlannedEdit
+    from onetool.settings.stored_editor import StoredSettingsEditor
+
 
 T = TypeVar("T")
 STATISTICS = "onetool_stats"  # the schema of their tables
@@ -33,6 +56,190 @@ DELETE FROM notices WHERE name = :name AND id <= (
     ) AS sizes WHERE total > :bytes
 )
 """
+READ_AUDIT_AFTER = "SELECT id, record FROM audit WHERE id < ? ORDER BY id DESC LIMIT 500"
+READ_AUDIT = "SELECT id, record FROM audit ORDER BY id DESC LIMIT 500"
+AUDIT_POSITION = re.compile(r"[0-9]{1,18}", re.ASCII)
+INSERT_AUDIT = "INSERT INTO audit (at, record) VALUES (?, ?)"
+TRIM_AUDIT = "SELECT trim_audit(?)"
+TRIM_SECONDS = 3600.0
+STORE_AWAY = "store_unavailable"
+RETRY_AFTER_SECONDS = 2  # until a database may answer again
+SETTINGS_KIND = "settings"
+CURRENT_SETTINGS = "current"
+SETTINGS_HISTORY = "history"
+SETTINGS_VERSION = 1
+SettingsChange = Callable[[StoredSettings, str], tuple[StoredSettings, str]]
+
+
+class AuditRows(AuditFile):
+    """Records of the audit log in rows.
+
+    Those that cannot be written are kept until the database accepts them.
+    """
+
+    device = "database"
+    place = "in the database"
+    is_slow = True
+    write_seconds = 3.0  # a call fails before it would wait for a free connection
+    keeps_unwritten = True
+
+    def __init__(self, database: Database, redact: Callable[[str], str] = str) -> None:
+        super().__init__(None, redact)
+        self._is_open = True
+        self._database = database
+        self._trim_at = 0.0
+
+    def make_refusal(self, message: str) -> ToolError:
+        return AuditUnavailable(
+            message, hint="repeat the call later", retry_after=RETRY_AFTER_SECONDS
+        )
+
+    def make_error(self, error: OSError) -> ToolError:
+        return StorageError(
+            f"cannot write the audit log: {error}", hint="repeat the call later", code=STORE_AWAY
+        )
+
+    def read(self, position: str | None = None) -> Iterator[StoredRecord]:
+        """Yield the records after a position, newest first."""
+        last = (
+            int(position) if position is not None and AUDIT_POSITION.fullmatch(position) else None
+        )
+        while rows := self._database.select(
+            READ_AUDIT if last is None else READ_AUDIT_AFTER, *([] if last is None else [last])
+        ):
+            yield from (StoredRecord(str(number), record) for number, record in rows)
+            last = rows[-1][0]
+
+    def trim(self) -> int:
+        """Delete the oldest records, if all are larger than the files could be, and return their
+        number.
+
+        One replica at a time does it. The function runs with the rights of the owner of the table,
+        because a replica can only append.
+        """
+        with self._database.transaction() as transaction:
+            if not transaction.try_lock("sweep audit"):
+                return 0
+            row = transaction.execute(TRIM_AUDIT, (self.max_bytes * (self.keep + 1),)).fetchone()
+        return int(row[0]) if row else 0
+
+    def insert_lines(self, lines: list[str]) -> None:
+        """Store lines of another audit log, in their order."""
+        self._insert([(_read_time(line), line.replace("\0", "")) for line in lines])
+
+    def _write(self, lines: list[JsonObject]) -> None:
+        try:
+            self._insert(
+                [
+                    (line["time"], encode_line(line, self._redact).replace("\0", ""))
+                    for line in lines
+                ]
+            )
+        except StorageError as error:
+            raise OSError(error.message) from None
+
+    def _insert(self, records: list[tuple[float, str]]) -> None:
+        with self._database.transaction() as transaction:
+            rows = [(datetime.fromtimestamp(at, UTC), record) for at, record in records]
+            transaction.executemany(INSERT_AUDIT, rows)
+
+    def _write_lines(self) -> bool:
+        has_lines = bool(self._lines)
+        is_done = super()._write_lines()
+        if has_lines and is_done:
+            self._trim_sometimes()
+        return is_done
+
+    def _trim_sometimes(self) -> None:
+        if time.monotonic() >= self._trim_at:
+            self._trim_at = time.monotonic() + TRIM_SECONDS
+            try:
+                self.trim()
+            except StorageError as error:
+                self.problem = f"cannot delete old records of the audit log: {error.message}"
+
+
+class SettingsRows(SettingsFiles):
+    """The settings and their history. Changes of other replicas are known within two seconds."""
+
+    when_effective = "All replicas apply it within 2 seconds."
+    secrets_place = "the store"
+
+    def __init__(self, database: StateDatabase) -> None:
+        self._documents = Documents(database, SETTINGS_KIND)
+        self._database = database
+        self._known = Cached(database, SETTINGS_KIND, self._read)
+
+    @property
+    def history(self) -> "EditHistory":
+        from onetool.settings.edit_history import StoredHistory
+
+        return StoredHistory(self)
+
+    def open_editor(
+        self,
+        directories: "Directories",
+        env: Mapping[str, str],
+        files: "SettingsContents | None" = None,
+    ) -> "StoredSettingsEditor":
+        from onetool.settings.stored_editor import StoredSettingsEditor
+
+        return StoredSettingsEditor(directories, env, self, files)
+
+    def choose_directory(self, _directory: Path, /) -> None:
+        """Return nothing: the entries are stored in the database."""
+
+    def finish_edit(self, _edit: "PlannedEdit", /) -> list[str]:
+        return ["Changed the settings in the store"]
+
+    def version(self) -> object:
+        return self._database.number(SETTINGS_KIND)
+
+    def get(self) -> StoredSettings:
+        return self._known.get()
+
+    def refresh(self) -> StoredSettings:
+        return self._known.refresh()
+
+    def read_history(self) -> str:
+        return self._documents.get(SETTINGS_HISTORY) or ""
+
+    def update(self, change: SettingsChange) -> None:
+        def apply(documents: JsonMapping) -> JsonObject:
+            before = self._parse(documents[CURRENT_SETTINGS])
+            after, history = change(before, documents[SETTINGS_HISTORY] or "")
+            current = documents[CURRENT_SETTINGS]
+            if after != before:
+                current = {
+                    "version": SETTINGS_VERSION,
+                    "text": after.text,
+                    "secrets": after.secrets,
+                }
+            return {CURRENT_SETTINGS: current, SETTINGS_HISTORY: history}
+
+        self._documents.update_all([CURRENT_SETTINGS, SETTINGS_HISTORY], apply)
+
+    def _read(self) -> StoredSettings:
+        """Return the settings.
+
+        A row that cannot be read is a problem of its own: the database answers.
+        """
+        try:
+            return self._parse(self._documents.get(CURRENT_SETTINGS))
+        except StoreUnavailable:
+            raise
+        except ToolError as error:
+            return StoredSettings(problem=error.message)
+
+    def _parse(self, data: Any) -> StoredSettings:
+        if data is None:
+            return StoredSettings()
+        source = f"the settings in {self._database.place}"
+        try:
+            check_version(data.get("version"), SETTINGS_VERSION, f"{source}:")
+            return StoredSettings(str(data["text"]), str(data["secrets"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StorageError(f"cannot read {source}: {error}", code=STORAGE) from None
 
 
 class NoticeRows(NoticeFiles):
@@ -217,3 +424,10 @@ class StatisticsSchema:
             raise ToolError(
                 f"cannot read the statistics: {error.message}", hint=error.hint or ""
             ) from None
+
+
+def _read_time(line: str) -> float:
+    try:
+        return datetime.fromisoformat(json.loads(line)["time"]).timestamp()
+    except (ValueError, TypeError, KeyError):
+        return time.time()

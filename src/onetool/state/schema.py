@@ -1,42 +1,26 @@
-"""The tables, as numbered migrations. A released migration is never changed; a new one is appended.
+"""The tables as numbered migrations, and the rights of the database roles.
+
+A released migration is never changed; a new one is appended. One process at a time applies them.
+One role creates the tables, replicas read and write them, workers reach jobs and their results only.
 
 A column `rowid` numbers the rows in the order in which they were inserted, as SQLite does, so that
 both databases share their statements. `token` is the ID of a token, never the token.
 """
 
+import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onetool.errors import ToolError
+from onetool.errors import ArgumentError, ToolError
+from onetool.state.stats.database import POSTGRES_SCHEMA
 from onetool.state.stats.rollup import BOUNDS
-from onetool.state.stats.tables import POSTGRES_SCHEMA
+from onetool.util.problem import reject_newer
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
 
 SCHEMA = "onetool"
-
-
-class Migration(NamedTuple):
-    """`compatible` is the oldest version of the schema that a program may know to use the new one."""
-
-    statements: str
-    compatible: int
-    read_library: Callable[[], str] | None = (
-        None  # returns statements of a library, to execute before
-    )
-
-
-def read_procrastinate() -> str:
-    """Return the tables of procrastinate.
-
-    A new version of it needs a migration with the statements of its own.
-    """
-    try:
-        from procrastinate.schema import SchemaManager
-    except ImportError:
-        message = "queues need the library procrastinate, which is not installed"
-        raise ToolError(message, hint="run `pip install 'onetool-run[postgres]'`") from None
-    return str(SchemaManager.get_schema())
-
-
 STATE = """
 CREATE TABLE generations (kind text PRIMARY KEY, number bigint NOT NULL);
 CREATE TABLE keys (name text PRIMARY KEY, sealed bytea NOT NULL);
@@ -150,6 +134,74 @@ SET LOCAL search_path = onetool_stats;
     RETURN {len(BOUNDS)} - width_bucket(-$1, ARRAY{[-bound for bound in reversed(BOUNDS)]}::double precision[]);
 SET LOCAL search_path = {SCHEMA};
 """
+LOCK = 0x6F6E65746F6F6C  # "onetool"
+VERSIONS = f"{SCHEMA}.schema_versions"
+CREATE = f"""
+CREATE SCHEMA IF NOT EXISTS {SCHEMA};
+CREATE TABLE IF NOT EXISTS {VERSIONS} (
+    version integer PRIMARY KEY, compatible integer NOT NULL, applied timestamptz NOT NULL DEFAULT now()
+)
+"""
+COMMAND = "onetool store upgrade"
+OUTDATED = "schema_outdated"
+NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+WORKER_TABLES = ("files", "chunks")
+GRANTS = """\
+GRANT USAGE ON SCHEMA {schema}, {schema}_stats TO {replica};
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema}, {schema}_stats TO {replica};
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {schema}, {schema}_stats TO {replica};
+ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {replica};
+ALTER DEFAULT PRIVILEGES IN SCHEMA {schema}, {schema}_stats GRANT USAGE, SELECT ON SEQUENCES TO {replica};
+REVOKE INSERT, UPDATE, DELETE ON {schema}.schema_versions FROM {replica};
+REVOKE UPDATE, DELETE ON {schema}.audit, {schema}.sent_calls FROM {replica};
+REVOKE DELETE ON {schema}.documents, {schema}.keys FROM {replica};
+GRANT EXECUTE ON FUNCTION {schema}.trim_audit, {schema}.trim_sent_calls TO {replica};
+GRANT USAGE ON SCHEMA {schema} TO {worker};
+GRANT SELECT ON {schema}.schema_versions TO {worker};
+"""
+# A worker takes jobs, but cannot create, replace or delete them.
+JOB_GRANTS = """\
+GRANT SELECT, UPDATE (status, worker_id, attempts, abort_requested, scheduled_at, priority, queue_name, lock)
+    ON {schema}.procrastinate_jobs TO {worker};
+GRANT SELECT, INSERT ON {schema}.procrastinate_events TO {worker};
+GRANT USAGE ON SEQUENCE {schema}.procrastinate_events_id_seq TO {worker};
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.procrastinate_workers TO {worker};
+GRANT SELECT, INSERT ON {schema}.queue_workers TO {worker};
+GRANT SELECT (id, number, expires, sealed, progress), UPDATE (progress, result) ON {schema}.jobs TO {worker};
+"""
+OWN_ROWS = """\
+GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.{table} TO {worker};
+ALTER TABLE {schema}.{table} ENABLE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS replicas ON {schema}.{table};
+CREATE POLICY replicas ON {schema}.{table} TO {replica} USING (true) WITH CHECK (true);
+DROP POLICY IF EXISTS workers ON {schema}.{table};
+CREATE POLICY workers ON {schema}.{table} TO {worker} USING (writer = current_user) WITH CHECK (writer = current_user);
+"""
+
+
+class Migration(NamedTuple):
+    """`compatible` is the oldest version of the schema that a program may know to use the new one."""
+
+    statements: str
+    compatible: int
+    read_library: Callable[[], str] | None = (
+        None  # returns statements of a library, to execute before
+    )
+
+
+def read_procrastinate() -> str:
+    """Return the tables of procrastinate.
+
+    A new version of it needs a migration with the statements of its own.
+    """
+    try:
+        from procrastinate.schema import SchemaManager
+    except ImportError:
+        message = "queues need the library procrastinate, which is not installed"
+        raise ToolError(message, hint="run `pip install 'onetool-run[postgres]'`") from None
+    return str(SchemaManager.get_schema())
+
+
 MIGRATIONS = (
     Migration(
         f"{STATE}{NEWER}{TRIM_AUDIT}{TRIM_SENT_CALLS}{JOBS}{STATISTICS}",
@@ -158,3 +210,78 @@ MIGRATIONS = (
     ),
 )
 VERSION = len(MIGRATIONS)
+
+
+def read_version(connection: "Connection[Any]") -> tuple[int, int]:
+    """Return the version of the tables, 0 if there are none, and the oldest version that a program
+    must know.
+    """
+    if connection.execute("SELECT to_regclass(%s)", (VERSIONS,)).fetchone() == (None,):
+        return 0, 0
+    query = f"SELECT version, compatible FROM {VERSIONS} ORDER BY version DESC LIMIT 1"  # noqa: S608 - a constant
+    found = connection.execute(query).fetchone()
+    return (0, 0) if found is None else (int(found[0]), int(found[1]))
+
+
+def check_version(connection: "Connection[Any]", place: str, supported: int = VERSION) -> None:
+    """Raise an error if this program cannot use the tables: it is too old or too new for them."""
+    compare_version(*read_version(connection), place, supported)
+
+
+def compare_version(version: int, compatible: int, place: str, supported: int = VERSION) -> None:
+    """Raise an error if this program cannot use tables of this version."""
+    reject_newer(compatible, supported, f"the schema of {place}")
+    if version < supported:
+        what = (
+            "has no tables"
+            if version == 0
+            else f"has tables of version {version}, this OneTool needs {supported}"
+        )
+        raise ToolError(
+            f"{place} {what}", hint=f"run `{COMMAND}` with the migration role", code=OUTDATED
+        )
+
+
+def migrate(
+    connection: "Connection[Any]", place: str, migrations: tuple[Migration, ...] = MIGRATIONS
+) -> tuple[int, int]:
+    """Apply the missing migrations in one transaction, and return the old and the new version.
+
+    Processes that migrate at the same time wait for each other. Tables of a newer OneTool are left
+    unchanged.
+    """
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
+        before, compatible = read_version(connection)
+        reject_newer(compatible, len(migrations), f"the schema of {place}")
+        if before >= len(migrations):
+            return before, before
+        if before == 0:
+            connection.execute(CREATE)
+        connection.execute(f"SET LOCAL search_path = {SCHEMA}")
+        for number, migration in enumerate(migrations[before:], before + 1):
+            if migration.read_library is not None:
+                connection.execute(migration.read_library().encode())
+            connection.execute(migration.statements)
+            insert = f"INSERT INTO {VERSIONS} (version, compatible) VALUES (%s, %s)"  # noqa: S608
+            connection.execute(insert, (number, migration.compatible))
+    return before, len(migrations)
+
+
+def render_grants(replica: str, worker: str) -> str:
+    """Return the SQL that the owner of the tables executes, after each upgrade, to grant both roles
+    their rights.
+
+    Replicas can only append to the audit log and to `sent_calls`. Functions of the owner delete old
+    rows.
+    """
+    for name in (replica, worker):
+        if not NAME.fullmatch(name):
+            raise ArgumentError(f"invalid role {name!r}: expected lower-case letters, digits and _")
+    names = {"schema": SCHEMA, "replica": replica, "worker": worker}
+    jobs = JOB_GRANTS.format(**names)
+    return (
+        GRANTS.format(**names)
+        + jobs
+        + "".join(OWN_ROWS.format(table=table, **names) for table in WORKER_TABLES)
+    )

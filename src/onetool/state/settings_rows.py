@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onetool.errors import StorageError, ToolError
-from onetool.settings.stored_settings import StoredSettings
+from onetool.settings.contents import StoredSettings
 from onetool.state.documents import Cached, Documents, StoreUnavailable
 from onetool.state.file_kinds import SettingsFiles
 from onetool.state.sqlite_database import StateDatabase
@@ -18,10 +18,10 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from onetool.settings.contents import SettingsContents
-    from onetool.settings.editing.edit_history import EditHistory
-    from onetool.settings.editing.planned_edit import PlannedEdit
-    from onetool.settings.editing.stored_editor import StoredSettingsEditor
+    from onetool.settings.edit_history import EditHistory
     from onetool.settings.paths import Directories
+    from onetool.settings.planned_edit import PlannedEdit
+    from onetool.settings.stored_editor import StoredSettingsEditor
 
 KIND = "settings"
 CURRENT = "current"
@@ -43,7 +43,7 @@ class SettingsRows(SettingsFiles):
 
     @property
     def history(self) -> "EditHistory":
-        from onetool.settings.editing.edit_history import StoredHistory
+        from onetool.settings.edit_history import StoredHistory
 
         return StoredHistory(self)
 
@@ -53,7 +53,7 @@ class SettingsRows(SettingsFiles):
         env: Mapping[str, str],
         files: "SettingsContents | None" = None,
     ) -> "StoredSettingsEditor":
-        from onetool.settings.editing.stored_editor import StoredSettingsEditor
+        from onetool.settings.stored_editor import StoredSettingsEditor
 
         return StoredSettingsEditor(directories, env, self, files)
 

@@ -26,17 +26,13 @@ from onetool_child.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:  # types of values only: storage does not depend on its callers
     from pathlib import Path
 
-    from onetool.state.budget import BudgetGuard
+    from onetool.state.counters import BudgetGuard, Counters, RateLimiter
     from onetool.state.credentials import CredentialStore
-    from onetool.state.disabled_tools import DisabledTools
+    from onetool.state.document_kinds import DisabledTools, LastUses, SavedSnippets
     from onetool.state.documents import Documents
-    from onetool.state.file_kinds import AuditFile, SettingsFiles
-    from onetool.state.kinds import LastUses
-    from onetool.state.memory import Counters, EndedSessions, RateLimiter
-    from onetool.state.notices import NoticeFiles
-    from onetool.state.result_files import ResultFiles
+    from onetool.state.file_kinds import AuditFile, EndedSessions, NoticeFiles, SettingsFiles
+    from onetool.state.result_parts import ResultFiles
     from onetool.state.run_store import RunTables
-    from onetool.state.saved_snippets import SavedSnippets
     from onetool.state.session_store import SessionTables
     from onetool.state.sqlite_database import StateDatabase
     from onetool.state.stats.record import Recorder

@@ -1,27 +1,34 @@
-"""Jobs of queues, on the side of a worker: take a job with its input, report on it, and end it with
-its result.
+"""Jobs of queues, with procrastinate: a worker takes a job with its input, reports on it, and ends
+it with its result. Replicas recover stalled jobs and delete old ones.
 
 Everything in the database may be written by others. A worker executes a job only if its input was
-sealed with the key for exactly this job, and only once. Import this module only in a worker: it
-imports procrastinate.
+sealed with the key for exactly this job, and only once. Import this module only if there are
+queues: it imports procrastinate.
 """
 
+import asyncio
 import json
 import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import anyio.to_thread
+from procrastinate import PsycopgConnector
+from procrastinate.connector import BaseAsyncConnector
+from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job, Status
 from procrastinate.manager import JobManager
+from psycopg import AsyncConnection, OperationalError
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool
 
 from onetool.errors import ToolError
-from onetool.state.job_sealing import JobSealer
-from onetool.state.queue_connector import PatientConnector
+from onetool.state.jobs import JobSealer
+from onetool.state.postgres_database import OPTIONS, SESSION, Statements
 from onetool.state.storage import MAX_ATTEMPTS
 from onetool.util.redact import Redactor
 from onetool_child.json_types import JsonMapping, JsonObject
@@ -64,6 +71,10 @@ SELECT NOT abort_requested AS counts, pg_notify('onetool', 'job ' || id), procra
 """  # noqa: S608 - constants
 MAX_EVENTS = 20  # that a report has
 MAX_MESSAGE_CHARS = 4_000
+RETRY_SECONDS = 0.5
+POOL: JsonObject = {"min_size": 1, "max_size": 4, "timeout": 4.0, "reconnect_timeout": 1.0}
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -101,14 +112,63 @@ class HeldJob:
         return {"number": job.id, "worker_id": job.worker_id, "attempts": job.attempts}
 
 
+def reconnecting(
+    execute: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Repeat a statement until the database answers."""
+
+    async def repeat(
+        connector: "ReconnectingConnector", /, *args: P.args, **arguments: P.kwargs
+    ) -> T:
+        while True:
+            try:
+                return await execute(connector, *args, **arguments)
+            except ConnectorException as error:
+                if not isinstance(error.__cause__, OperationalError) or connector.may_give_up():
+                    raise
+                await asyncio.sleep(RETRY_SECONDS)
+
+    return repeat
+
+
+class ReconnectingConnector(PsycopgConnector):
+    """Connections that wait for an unavailable database, until `may_give_up` returns true.
+
+    Without this, procrastinate stops at the first lost connection.
+    """
+
+    def __init__(self, url: str, may_give_up: Callable[[], bool]) -> None:
+        super().__init__(
+            pool_factory=_make_pool, conninfo=url, kwargs=OPTIONS, configure=_configure, **POOL
+        )
+        self.may_give_up = may_give_up
+
+    execute_query_async = reconnecting(PsycopgConnector.execute_query_async)
+    execute_query_one_async = reconnecting(PsycopgConnector.execute_query_one_async)
+    execute_query_all_async = reconnecting(PsycopgConnector.execute_query_all_async)
+    listen_notify = reconnecting(PsycopgConnector.listen_notify)
+
+
+def _make_pool(check: object, **options: Any) -> AsyncConnectionPool[Any]:  # noqa: ARG001
+    """Return a pool that does not test each connection before its use: failed statements are
+    repeated.
+    """
+    return AsyncConnectionPool(**options)
+
+
+async def _configure(connection: AsyncConnection[Any]) -> None:
+    await connection.set_autocommit(True)  # each statement is one round trip
+    await connection.execute(SESSION)
+
+
 class WorkerJobs(JobManager):
     """The jobs of one worker process. `held` are those that it has taken and not ended, by number."""
 
-    connector: PatientConnector
+    connector: ReconnectingConnector
 
     def __init__(
         self,
-        connector: PatientConnector,
+        connector: ReconnectingConnector,
         keys: str,
         queues: list[str],
         redactor: Redactor,
@@ -219,3 +279,45 @@ class WorkerJobs(JobManager):
 
     def _seal_result(self, job: HeldJob) -> bytes:
         return self._sealer.seal_result(job.name, job.value, job.error, self._redactor.redact_data)
+
+
+class TransactionConnector(BaseAsyncConnector):
+    """Executes the statements of procrastinate in a transaction. Its methods block."""
+
+    def __init__(self, transaction: Statements) -> None:
+        self._transaction = transaction
+
+    async def execute_query_async(self, query: Any, **arguments: Any) -> None:
+        with self._transaction.watch():
+            self._transaction.connection.execute(query, arguments)
+
+    async def execute_query_all_async(self, query: Any, **arguments: Any) -> list[JsonObject]:
+        with (
+            self._transaction.watch(),
+            self._transaction.connection.cursor(row_factory=dict_row) as cursor,
+        ):
+            return cursor.execute(query, arguments).fetchall()
+
+
+async def recover_stalled_jobs(transaction: Statements, lost_seconds: float) -> None:
+    """Return the jobs of workers that ended to their queues, or give them up if they must not be
+    repeated.
+
+    Somebody could change in the database whether a job may be repeated: a worker looks into its
+    sealed input too.
+    """
+    manager = JobManager(TransactionConnector(transaction))
+    for job in await manager.get_stalled_jobs(seconds_since_heartbeat=lost_seconds):
+        if job.task_kwargs.get("is_repeatable") is True and job.attempts < MAX_ATTEMPTS - 1:
+            await manager.retry_job(job)
+        else:
+            await manager.finish_job(job, Status.FAILED, delete_job=False)
+
+
+async def delete_old_jobs(transaction: Statements, keep_seconds: float) -> None:
+    await JobManager(TransactionConnector(transaction)).delete_old_jobs(
+        nb_hours=keep_seconds / 3600,  # type: ignore[arg-type]  # its statement accepts parts of hours
+        include_failed=True,
+        include_cancelled=True,
+        include_aborted=True,
+    )

@@ -154,7 +154,7 @@ class RunGate(Protocol):
 
 
 class Budget(Protocol):
-    """The budget of an agent: see `onetool.state.budget`."""
+    """The budget of an agent: see `onetool.state.counters`."""
 
     def check_remaining(self) -> None: ...
     async def spend(self, call: Callable[[], Awaitable[Any]], cost: float = 0, /) -> Any: ...

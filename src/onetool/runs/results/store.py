@@ -24,7 +24,7 @@ from onetool.runs.results.window import (
     encode_pages,
     pack_marks,
 )
-from onetool.state.result_files import ResultFiles, is_handle, new_handle
+from onetool.state.result_parts import ResultFiles, is_handle, new_handle
 from onetool.util.clock_watch import Clock
 from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.summary import pluralize

@@ -18,9 +18,9 @@ from onetool.errors import ArgumentError, ToolError
 from onetool.runs import fence_processor, snippets
 from onetool.runs.replay import check_replayable
 from onetool.runs.runner import Runner
+from onetool.state.document_kinds import SavedSnippet
 from onetool.state.run_records import DurableCall, RunOutcome, RunRecord, RunState
 from onetool.state.run_store import RunTables
-from onetool.state.saved_snippets import SavedSnippet
 from onetool.util.context import ToolContext
 from onetool.util.secret_finder import SECRET_VALUE, is_secret_name
 from onetool.util.text import quote

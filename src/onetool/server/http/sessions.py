@@ -31,7 +31,8 @@ from onetool.server.http.credential import FindToken, RequestCredential, identif
 from onetool.server.http.errors import ApiError
 from onetool.server.http.live_tokens import STORE_AWAY
 from onetool.settings.model import Issuer
-from onetool.state.memory import Counters, EndedSessions
+from onetool.state.counters import Counters
+from onetool.state.file_kinds import EndedSessions
 from onetool.state.sealing import KEY_BYTES, Sealer
 from onetool.state.storage import State
 from onetool.util.clock_watch import Clock

@@ -17,7 +17,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import StorageError
 from onetool.server.http.errors import ApiError
 from onetool.server.http.live_tokens import STORE_AWAY
-from onetool.state.memory import Counters
+from onetool.state.counters import Counters
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.clock_watch import Clock
 

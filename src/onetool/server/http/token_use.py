@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from onetool.state.kinds import LastUses
+from onetool.state.document_kinds import LastUses
 from onetool.util.bounded_dict import BoundedDict
 
 PRECISION_SECONDS = 60.0

@@ -1,9 +1,9 @@
 """Support for MCP clients (assistants): locates, reads and extends their configuration files.
 
-`catalog` lists the clients, `start_command` determines the command that starts OneTool.
-`json_edit`, `toml_edit` and `yaml_edit` edit text and preserve everything else byte for byte;
-`text_files` reads and writes. `client_servers` finds the servers in a configuration, `translate`
-converts them to OneTool's settings, and `server_import` imports them.
+`catalog` lists the clients and determines the command that starts OneTool. `json_edit`, `toml_edit`
+and `yaml_edit` edit text and preserve everything else byte for byte; `text_files` reads and writes.
+`client_servers` finds the servers in a configuration and converts them to OneTool's settings, and
+`server_import` imports them.
 
 Facts from the clients' documentation that this package relies on (November 2026):
 

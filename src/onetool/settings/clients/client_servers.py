@@ -1,23 +1,38 @@
-"""Reads the servers from the configuration of any client. The format is detected from the content.
+"""Reads the servers of any client's configuration, and converts them to OneTool's settings.
 
-Servers are returned in the client's format; `onetool.settings.clients.translate` converts them.
+The format is detected from the content. `Translator` converts a server's keys and the variables in
+its values; unsupported keys are reported, never dropped silently.
 """
 
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from onetool.errors import ConfigError, ToolError
 from onetool.settings.clients import json_edit, toml_edit
-from onetool.settings.clients.edits import line_number
-from onetool.settings.clients.text_files import TextFile
+from onetool.settings.clients.catalog import ENTRY
+from onetool.settings.clients.text_files import TextFile, line_number
 from onetool_child.json_types import JsonMapping, JsonObject
 
 _KEYS = ("mcpServers", "servers", "context_servers", "mcp_servers")
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?::-.*)?", re.DOTALL)
+_ANY_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
+_SHELL = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_URL_KEYS = ("url", "serverUrl", "httpUrl")
+_TRANSPORTS = {
+    "http": "http", "streamable-http": "http", "streamablehttp": "http", "streamable_http": "http", "sse": "sse",
+}  # fmt: skip
+_SUPPORTED_KEYS = frozenset({
+    "command", "args", "env", "cwd", "headers", "http_headers", "env_http_headers", "bearer_token_env_var", "env_vars",
+    "type", "transport", "transportType", "disabled", "enabled", "timeout", "tool_timeout_sec", "includeTools",
+    "excludeTools", "enabled_tools", "disabled_tools", "disabledTools", "source", *_URL_KEYS,
+})  # fmt: skip
 
 
 class NoServersError(ToolError):
@@ -133,3 +148,216 @@ def _read_inputs(data: Any) -> dict[str, JsonMapping]:
     ]
     every = [item for items in lists if isinstance(items, list) for item in items]
     return {str(item["id"]): item for item in every if isinstance(item, dict) and "id" in item}
+
+
+@dataclass(slots=True)
+class Translator:
+    """A translator for the servers of one file.
+
+    `missing` collects the variables for which `is_known` is False.
+    """
+
+    directory: Path
+    home: Path
+    is_known: Callable[[str], bool]
+    inputs: Mapping[str, JsonMapping] = field(default_factory=dict)
+    is_gemini: bool = False
+    notes: list[str] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def translate(self, name: str, server: JsonMapping) -> JsonObject | None:
+        """Return the entry for onetool.yaml; None if the server cannot be imported, with the reason
+        in `notes`.
+        """
+        raw = _flatten(server)
+        entry = (
+            self._translate_remote(name, raw)
+            if not isinstance(raw.get("command"), str)
+            else self._translate_local(name, raw)
+        )
+        if entry is None:
+            return None
+        if raw.get("disabled") is True or raw.get("enabled") is False:
+            entry["enabled"] = False
+        entry.update(_translate_limits(raw))
+        unsupported = [key for key in raw if key not in _SUPPORTED_KEYS]
+        if unsupported:
+            self.notes.append(f"{name}: ignored unsupported keys: {', '.join(unsupported)}")
+        return entry
+
+    def _translate_local(self, name: str, raw: JsonMapping) -> JsonObject:
+        entry: JsonObject = {"command": self._translate_string(name, raw["command"])}
+        if args := raw.get("args"):
+            entry["args"] = [self._translate_string(name, arg) for arg in _to_list(args)]
+        # Codex passes these on from its own environment.
+        passed = [
+            each.get("name") if isinstance(each, Mapping) else each
+            for each in _to_list(raw.get("env_vars"))
+        ]
+        forwarded = {each: self._make_reference(each) for each in passed if isinstance(each, str)}
+        if env := {**self._translate_strings(name, raw.get("env")), **forwarded}:
+            entry["env"] = env
+        if isinstance(raw.get("cwd"), str):
+            entry["cwd"] = self._translate_string(name, raw["cwd"])
+        return entry
+
+    def _translate_remote(self, name: str, raw: JsonMapping) -> JsonObject | None:
+        key = next((key for key in _URL_KEYS if isinstance(raw.get(key), str) and raw[key]), None)
+        if key is None:
+            self.notes.append(f"{name}: skipped, because it has neither a command nor a URL")
+            return None
+        transport = self._detect_transport(raw, key)
+        if transport is None:
+            kind = raw.get("type") or raw.get("transport")
+            self.notes.append(
+                f"{name}: skipped, because transport {kind} is not supported (expected http or sse)"
+            )
+            return None
+        entry: JsonObject = {"url": self._translate_string(name, raw[key])}
+        if headers := self._translate_headers(name, raw):
+            entry["headers"] = headers
+        if transport == "sse":
+            entry["transport"] = "sse"
+        return entry
+
+    def _detect_transport(self, raw: JsonMapping, key: str) -> str | None:
+        kind = next(
+            (raw[word] for word in ("type", "transport", "transportType") if raw.get(word)), None
+        )
+        if kind is not None and str(kind).lower() != "stdio":
+            return _TRANSPORTS.get(str(kind).lower())
+        has_sse_path = str(raw[key]).rstrip("/").endswith("/sse")
+        return "sse" if has_sse_path or (self.is_gemini and key == "url") else "http"
+
+    def _translate_headers(self, name: str, raw: JsonMapping) -> dict[str, str]:
+        headers = self._translate_strings(name, raw.get("headers")) | self._translate_strings(
+            name, raw.get("http_headers")
+        )
+        from_env = raw.get("env_http_headers")
+        for header, variable in from_env.items() if isinstance(from_env, Mapping) else ():
+            headers[header] = self._make_reference(str(variable))
+        if isinstance(token := raw.get("bearer_token_env_var"), str):
+            headers["Authorization"] = f"Bearer {self._make_reference(token)}"
+        return headers
+
+    def _translate_strings(self, name: str, mapping: Any) -> dict[str, str]:
+        if not isinstance(mapping, Mapping):
+            return {}
+        return {
+            str(key): self._translate_string(name, value)
+            for key, value in mapping.items()
+            if value is not None
+        }
+
+    def _translate_string(self, name: str, value: Any) -> str:
+        text = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        if self.is_gemini:
+            text = _SHELL.sub(r"${\1}", text)
+        text = _VARIABLE.sub(lambda found: self._translate_variable(name, found), text)
+        return _ANY_REFERENCE.sub(_escape_invalid, text)
+
+    def _translate_variable(self, name: str, found: re.Match[str]) -> str:
+        inside = found[1]
+        kind, colon, rest = inside.partition(":")
+        if kind == "env" and _PLAIN.fullmatch(rest):
+            return self._make_reference(rest)
+        if kind == "input" and colon:
+            return self._translate_input(rest)
+        if inside in self._editor_variables:
+            return self._editor_variables[inside]
+        if _PLAIN.fullmatch(inside):
+            return self._make_reference(inside)
+        self.notes.append(
+            f"{name}: unknown variable {found[0]} was kept; replace it with its value"
+        )
+        return f"${found[0]}"
+
+    @property
+    def _editor_variables(self) -> dict[str, str]:
+        directory = str(self.directory)
+        return {
+            "workspaceFolder": directory,
+            "workspaceRoot": directory,
+            "workspaceFolderBasename": self.directory.name,
+            "userHome": str(self.home),
+            "pathSeparator": os.sep,
+            "/": os.sep,
+        }
+
+    def _make_reference(self, inside: str) -> str:
+        """Return a reference with an empty default if the variable is not set, which would be an
+        error otherwise.
+        """
+        name, default, _ = inside.partition(":-")
+        if default or self.is_known(name):
+            return f"${{{inside}}}"
+        self.missing.setdefault(name, "")
+        return f"${{{name}:-}}"
+
+    def _translate_input(self, ident: str) -> str:
+        variable = re.sub(r"\W+", "_", ident, flags=re.ASCII).upper().strip("_")
+        variable = variable if variable and not variable[0].isdigit() else f"INPUT_{variable}"
+        definition = self.inputs.get(ident, {})
+        if isinstance(definition.get("default"), str) and not set(definition["default"]) & set(
+            "{}"
+        ):
+            return f"${{{variable}:-{definition['default']}}}"
+        if not self.is_known(variable):
+            self.missing[variable] = str(definition.get("description", ""))
+        return f"${{{variable}}}" if self.is_known(variable) else f"${{{variable}:-}}"
+
+
+def is_ours(name: str, server: Any) -> bool:
+    """Return whether the entry starts OneTool, which must not import itself."""
+    if name.casefold() == ENTRY:
+        return True
+    raw = _flatten(server) if isinstance(server, Mapping) else {}
+    program = PureWindowsPath(
+        str(raw.get("command", ""))
+    ).stem.casefold()  # accepts both kinds of slashes
+    words = [str(arg) for arg in _to_list(raw.get("args"))]
+    if program not in {"uv", "uvx", "pipx"}:
+        return program == ENTRY
+    return any(re.fullmatch(rf"{ENTRY}(?:[@=\[].*)?", word) for word in words)
+
+
+def _escape_invalid(found: re.Match[str]) -> str:
+    """Escape `${` without a valid reference, which would make the settings invalid."""
+    valid = found[0] == "$${" or (found[2] and _PLAIN.fullmatch(found[1]))
+    return found[0] if valid else f"${found[0]}"
+
+
+def _flatten(server: JsonMapping) -> JsonObject:
+    """Move nested keys to the top: older Zed nests them below `command`, other clients below
+    `transport`.
+    """
+    raw = dict(server)
+    for key in ("command", "transport"):
+        if isinstance(inner := raw.get(key), Mapping):
+            del raw[key]
+            raw |= {
+                "command" if word == "path" else str(word): value for word, value in inner.items()
+            }
+    return raw
+
+
+def _translate_limits(raw: JsonMapping) -> JsonObject:
+    entry: JsonObject = {}
+    milliseconds = not raw.get("tool_timeout_sec")
+    timeout = raw.get("timeout") if milliseconds else raw["tool_timeout_sec"]
+    if isinstance(timeout, int | float) and not isinstance(timeout, bool) and timeout > 0:
+        entry["timeout"] = timeout / 1000 if milliseconds else timeout
+    include = _collect_names(raw, "includeTools", "enabled_tools")
+    exclude = _collect_names(raw, "excludeTools", "disabled_tools", "disabledTools")
+    tools = {key: names for key, names in (("include", include), ("exclude", exclude)) if names}
+    return {**entry, "tools": tools} if tools else entry
+
+
+def _collect_names(raw: JsonMapping, *keys: str) -> list[str]:
+    return [str(name) for key in keys for name in _to_list(raw.get(key)) if name]
+
+
+def _to_list(value: Any) -> Iterable[Any]:
+    if value is None:
+        return []
+    return value if isinstance(value, list) else [value]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from onetool.errors import ConfigError
-from onetool.settings.clients.edits import (
+from onetool.settings.clients.text_files import (
     Edit,
     apply_edits,
     detect_line_break,

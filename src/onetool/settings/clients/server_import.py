@@ -14,8 +14,7 @@ from keyword import iskeyword
 from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
-from onetool.settings.clients.client_servers import ClientServers
-from onetool.settings.clients.translate import Translator, is_ours
+from onetool.settings.clients.client_servers import ClientServers, Translator, is_ours
 from onetool.util.secret_finder import (
     find_secrets,
     looks_secret,

@@ -1,23 +1,24 @@
-"""Reads and atomically replaces a user's file.
+"""Reads and atomically replaces a user's file, and edits texts by position.
 
 Links and file modes are kept, and the old content is saved as `.bak`. The file is replaced only if
-it has not changed since it was read.
+it has not changed since it was read. Edits preserve everything else byte for byte.
 """
 
 import difflib
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.util import atomic
 from onetool.util.problem import Location
 from onetool.util.text import count_common
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_BYTES = 64 * 1024 * 1024
 OWNER_ONLY = 0o600
@@ -25,6 +26,15 @@ _NEW_FILE = 0o666  # before the user's umask
 _MAX_LINE_LENGTH = 2000
 _CONTEXT_LINES = 3
 _HUNK = re.compile(r"\A@@ -([0-9]+)(,[0-9]+)? \+([0-9]+)(,[0-9]+)? @@\Z")
+
+
+# --- Edits ----------------------------------------------------------------------------------------
+class Edit(NamedTuple):
+    """A replacement of the range from `start` to `end` by `text`; an insertion if they are equal."""
+
+    start: int
+    end: int
+    text: str
 
 
 class TextFile(NamedTuple):
@@ -163,3 +173,72 @@ def diff(before: TextFile, text: str, redact: Callable[[str], str] = str) -> str
 def _shift_hunk(found: re.Match[str], skipped: int) -> str:
     old, old_size, new, new_size = found.groups("")
     return f"@@ -{int(old) + skipped}{old_size} +{int(new) + skipped}{new_size} @@"
+
+
+def insertion(at: int, text: str) -> Edit:
+    return Edit(at, at, text)
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    parts = []
+    at = 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        parts += [text[at : edit.start], edit.text]
+        at = edit.end
+    return "".join([*parts, text[at:]])
+
+
+def verify(edited: str, read: Callable[[str], Any], wanted: Any, message: str) -> str:
+    """Return the edited text if it parses to the expected data; otherwise raise an error with this
+    message.
+    """
+    try:
+        if read(edited) == wanted:
+            return edited
+    except ConfigError:
+        pass
+    raise ConfigError(message)
+
+
+def detect_line_break(text: str) -> str:
+    """Return the line break that the text uses, or LF if it has none."""
+    first = text.find("\n")
+    if first < 0:
+        return "\r" if "\r" in text else "\n"
+    return "\r\n" if text[first - 1 : first] == "\r" else "\n"
+
+
+def line_number(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def line_start(text: str, position: int) -> int:
+    return max(text.rfind("\n", 0, position), text.rfind("\r", 0, position)) + 1
+
+
+def value_at(data: Any, path: Sequence[str]) -> Any:
+    """Return the value at the path, or None."""
+    for key in path:
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def replace_value(data: Any, path: Sequence[str], value: Any) -> Any:
+    """Return the data with this value at the path; parents that are not mappings are replaced."""
+    if not path:
+        return value
+    around = data if isinstance(data, dict) else {}
+    return {**around, path[0]: replace_value(around.get(path[0]), path[1:], value)}
+
+
+def merge_entry(old: Any, new: JsonMapping, updated_keys: Sequence[str]) -> JsonObject:
+    """Return the updated entry: `new`, or only the keys in `updated_keys` if the entry exists."""
+    if not isinstance(old, dict):
+        return dict(new)
+    update = {key: new[key] for key in updated_keys if key in new}
+    mappings = {
+        key
+        for key, value in update.items()
+        if isinstance(value, dict) and isinstance(old.get(key), dict)
+    }
+    return {**update, **{key: {**old[key], **update[key]} for key in mappings}}

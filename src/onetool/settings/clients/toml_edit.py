@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from onetool.errors import ConfigError
-from onetool.settings.clients.edits import (
+from onetool.settings.clients.text_files import (
     detect_line_break,
     line_number,
     merge_entry,

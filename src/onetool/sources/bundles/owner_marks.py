@@ -10,7 +10,7 @@ from dataclasses import replace
 from onetool.sources.bundles import BundleStore
 from onetool.sources.bundles.imported import BundleImport
 from onetool.sources.bundles.model import StoredTool
-from onetool.state.disabled_tools import EVERYTHING
+from onetool.state.document_kinds import EVERYTHING
 
 
 def list_names(slug: str, tool: str, version: str) -> list[str]:

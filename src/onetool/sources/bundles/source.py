@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from onetool.sources.bundles.rows import StoredPack, ToolRow
     from onetool.sources.http.backend import HttpBackend
     from onetool.sources.http.definition import HttpImpl, OAuthFlow
-    from onetool.state.memory import RateLimiter
+    from onetool.state.counters import RateLimiter
     from onetool_child.json_types import JsonObject
 
 T = TypeVar("T")

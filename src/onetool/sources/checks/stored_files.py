@@ -25,7 +25,7 @@ from onetool.state.documents import DocumentFile
 from onetool.state.opening import open_files
 from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, database_uri
-from onetool.state.stats import tables
+from onetool.state.stats.database import VERSION as STATISTICS_VERSION
 from onetool.util.background import is_unchanged
 from onetool.util.problem import NewerVersion, Problem, check_tables, check_version, storage_problem
 
@@ -61,7 +61,7 @@ def problems(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
             for file in files
             for found in _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)
         ),
-        *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
+        *_check_database(data / "stats" / "stats.db", STATISTICS_VERSION, RECREATED, seconds),
         *_check_sealed(runs, run_store.VERSION, LOST_RUNS, seconds),
         *_check_sealed(
             SessionStore(private).database, session_store.VERSION, LOST_SESSIONS, seconds

@@ -23,9 +23,8 @@ from onetool.settings.load import Loaded
 from onetool.sources.extensions.backends import WorkerBackend
 from onetool.sources.extensions.packs import Extensions
 from onetool.state.postgres_database import Database
-from onetool.state.queue_connector import PatientConnector
-from onetool.state.result_rows import PartRows
-from onetool.state.worker_jobs import HeldJob, WorkerJobs
+from onetool.state.result_parts import PartRows
+from onetool.state.worker_jobs import HeldJob, ReconnectingConnector, WorkerJobs
 from onetool.util.clock_watch import ClockWatch
 from onetool.util.context import CallClient, Caller, Result, RunScope, ToolContext
 from onetool.util.redact import Redactor
@@ -57,7 +56,7 @@ class QueueWorker:
         self._packs = packs
         self._log = log
         self._is_stopping = False
-        connector = PatientConnector(
+        connector = ReconnectingConnector(
             database.url, lambda: self._is_stopping and not self._jobs.held
         )
         self._jobs = WorkerJobs(

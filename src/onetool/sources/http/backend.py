@@ -43,7 +43,7 @@ from onetool.sources.http.response import (
     read_cookies,
     read_headers,
 )
-from onetool.state.memory import RateLimiter
+from onetool.state.counters import RateLimiter
 from onetool.util.clock_watch import Clock
 from onetool.util.context import Permission, ToolContext
 from onetool.util.large_data import is_large, run_in_thread_if

@@ -1,4 +1,4 @@
-"""The database of the statistics in a file. `onetool.state.replica_kinds` is the one in PostgreSQL.
+"""The statistics tables, and their database in a file; `state.replica_kinds` has that in PostgreSQL.
 
 The file is opened for each use, because another process may have replaced it. A damaged file is
 renamed by the next write, which creates a new one.
@@ -12,15 +12,55 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from onetool.errors import StorageError, ToolError
 from onetool.state.sqlite_database import SqliteDatabase, Transaction, database_uri
-from onetool.state.stats import rollup
-from onetool.state.stats.tables import SQLITE_SCHEMA, VERSION
+from onetool.state.stats import details, rollup
 from onetool.util.background import exclusive, is_unchanged, put_aside, remember_state
 from onetool.util.problem import Location
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
+
 T = TypeVar("T")
+VERSION = 1
+# Runs are listed by time or duration: all, or those of one agent, actor or token. In SQLite, tables
+# have a `rowid`.
+SCHEMA = f"""
+CREATE TABLE calls (
+    name TEXT, agent TEXT, session TEXT, run_id TEXT, seconds DOUBLE PRECISION, error_type TEXT, result_tokens BIGINT,
+    at DOUBLE PRECISION, call_id BIGINT{{rowid}}
+);
+CREATE INDEX calls_at ON calls (at);
+CREATE INDEX calls_run ON calls (run_id);
+CREATE TABLE runs (
+    id TEXT, agent TEXT, session TEXT, seconds DOUBLE PRECISION, error_type TEXT, round_trips BIGINT,
+    answer_tokens BIGINT, result_tokens BIGINT, at DOUBLE PRECISION, kind TEXT, name TEXT, client TEXT, code TEXT,
+    calls BIGINT, failed BIGINT, actor TEXT, token_id TEXT, directory TEXT, cost DOUBLE PRECISION{{rowid}}
+);
+CREATE UNIQUE INDEX runs_id ON runs (id);
+CREATE INDEX runs_by_time ON runs (at, id);
+CREATE INDEX runs_by_duration ON runs (seconds, id);
+CREATE INDEX runs_of_agent_by_time ON runs (agent, at, id);
+CREATE INDEX runs_of_agent_by_duration ON runs (agent, seconds, id);
+CREATE INDEX runs_of_actor_by_time ON runs (actor, at, id);
+CREATE INDEX runs_of_actor_by_duration ON runs (actor, seconds, id);
+CREATE INDEX runs_of_token_by_time ON runs (token_id, at, id);
+CREATE INDEX runs_of_token_by_duration ON runs (token_id, seconds, id);
+CREATE TABLE sessions (
+    session TEXT UNIQUE, agent TEXT, catalog TEXT, definition_tokens BIGINT, own_tokens BIGINT,
+    at DOUBLE PRECISION{{rowid}}
+);
+CREATE TABLE definitions (catalog TEXT, name TEXT, tokens BIGINT, PRIMARY KEY (catalog, name)){{in_order}};
+CREATE TABLE usage (tool TEXT PRIMARY KEY, calls BIGINT, last DOUBLE PRECISION){{in_order}};
+CREATE TABLE shapes (tool TEXT PRIMARY KEY, shape TEXT){{in_order}};
+{rollup.SCHEMA}{details.SCHEMA}{rollup.SPENDING_SCHEMA}
+"""
+SQLITE_SCHEMA = SCHEMA.format(rowid="", in_order=" WITHOUT ROWID")
+POSTGRES_SCHEMA = SCHEMA.format(rowid=", rowid bigserial PRIMARY KEY", in_order="")
+ADD_USES = f"""
+ON CONFLICT (tool) DO UPDATE SET calls = usage.calls + excluded.calls,
+last = {rollup.greater("usage.last", "excluded.last")}
+"""
+COUNT_USE = f"INSERT INTO usage VALUES (?, ?, ?) {ADD_USES}"  # noqa: S608 - constants
 
 
 class StatisticsDatabase(Protocol):

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from onetool.errors import ToolError
 from onetool.state.run_records import RunRecord, StoredValues, get_end_state
 from onetool.state.sqlite_database import Transaction
-from onetool.state.stats import details, rollup, spending
-from onetool.state.stats.database import StatisticsDatabase
+from onetool.state.stats import details, rollup
+from onetool.state.stats.database import COUNT_USE, StatisticsDatabase
 from onetool.state.stats.details import FailureRecord, Redact
 from onetool.state.stats.rollup import DAY
-from onetool.state.stats.tables import COUNT_USE
 from onetool.util.background import Background, SharedFlight
 from onetool.util.clock_watch import Clock, ClockWatch, Sweep
 from onetool.util.redact import Redactor
@@ -235,7 +234,7 @@ class Recorder:
         tables.execute(PRUNE_DEFINITIONS)
         rollup.prune(tables, now, self.keep_days * DAY)
         details.prune(tables, now - self.value_days * DAY, self.max_value_bytes, before)
-        tables.execute(spending.DELETE_OLD, {"before": before - SPENDING_DAYS * DAY})
+        tables.execute(rollup.DELETE_OLD_SPENDING, {"before": before - SPENDING_DAYS * DAY})
         return time.monotonic() < end
 
 
@@ -261,7 +260,7 @@ def insert_records(
     tables.executemany(
         details.COUNT_FAILURE, (details.build_failure_row(failure, redact) for failure in failures)
     )
-    spending.add(tables, runs)
+    rollup.add_spending(tables, runs)
     uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
     tables.executemany(COUNT_USE, uses)
     for record in records:

@@ -1,11 +1,14 @@
-"""Aggregates of recorded calls and runs per hour, day and four weeks, so that reports do not read
-every row.
+"""Aggregates of calls and runs per hour, day and four weeks, so that reports do not read every row.
 
 A row of `rollups` aggregates `width` seconds from `start` on (UTC): the calls of a tool, of all
 tools, all runs, or the runs that called a tool, with the share of that tool. Failures have separate
 rows with the type of the `error`. `tokens` are those of results, and of runs those that were saved;
 `trips` are the round trips saved; `last` is the latest time. `times` counts durations in buckets,
 each 26% wider than the previous one: a percentile between 0.1 ms and 1000 s is accurate to 12%.
+
+A row of `spending` adds up what one token used in one month. Tokens are estimates: those of
+answers, which the client's model read, and those of results, which tools returned. The cost is the
+sum of `cost_per_call` of the called tools.
 """
 
 # ruff: noqa: S608 - statements are built from the constants below
@@ -13,12 +16,18 @@ each 26% wider than the previous one: a percentile between 0.1 ms and 1000 s is 
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from onetool.state.stats.details import to_column
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from sqlite3 import Connection
 
+    from onetool.state.run_records import RunRecord
     from onetool.state.sqlite_database import Transaction
+    from onetool.state.stats.database import StatisticsDatabase
 
 HOUR = 3600
 DAY = 86_400
@@ -47,6 +56,33 @@ CREATE TABLE times (
     PRIMARY KEY (width, start, kind, name, agent, bucket)
 ){in_order};
 """
+SPENDING_SCHEMA = """
+CREATE TABLE spending (
+    month TEXT, actor TEXT, agent TEXT, token_id TEXT, runs BIGINT, calls BIGINT, failed BIGINT, answer_tokens BIGINT,
+    result_tokens BIGINT, cost DOUBLE PRECISION, last DOUBLE PRECISION, PRIMARY KEY (month, actor, agent, token_id)
+);
+"""
+SPENDING_COLUMNS = (
+    "month, actor, agent, token_id, runs, calls, failed, answer_tokens, result_tokens, cost, last"
+)
+MERGE_SPENDING = """ON CONFLICT (month, actor, agent, token_id) DO UPDATE SET
+runs = spending.runs + excluded.runs, calls = spending.calls + excluded.calls,
+failed = spending.failed + excluded.failed, answer_tokens = spending.answer_tokens + excluded.answer_tokens,
+result_tokens = spending.result_tokens + excluded.result_tokens, cost = spending.cost + excluded.cost,
+last = CASE WHEN spending.last > excluded.last THEN spending.last ELSE excluded.last END
+"""
+ADD_SPENDING = f"INSERT INTO spending ({SPENDING_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) {MERGE_SPENDING}"
+# Tokens that had the same name one after the other are shown as one.
+READ_SPENDING = """
+SELECT month, actor, agent, cast(sum(runs) AS BIGINT), cast(sum(calls) AS BIGINT), cast(sum(failed) AS BIGINT),
+    cast(sum(answer_tokens) AS BIGINT), cast(sum(result_tokens) AS BIGINT), sum(cost), max(last)
+FROM spending WHERE coalesce(month = :month, true) AND coalesce(agent = :agent, true)
+AND coalesce(token_id = :token_id, true)
+GROUP BY month, actor, agent ORDER BY month DESC, sum(calls) DESC, actor, agent LIMIT :limit
+"""
+DELETE_OLD_SPENDING = "DELETE FROM spending WHERE last < :before"
+MAX_SPENDING_ROWS = 1_000
+MONTH_FORMAT = "%Y-%m"
 
 
 def lesser(one: str, other: str) -> str:
@@ -192,3 +228,61 @@ def percentile(counts: Mapping[int, int], percent: int, least: float, most: floa
     if bucket == len(BOUNDS):
         return most
     return min(max(BOUNDS[bucket] * 10 ** (-0.5 / BUCKETS_PER_DECADE), least), most)
+
+
+class Spending(NamedTuple):
+    """The use of one token or subject in one month (UTC).
+
+    `actor` is empty for clients of this machine.
+    """
+
+    month: str
+    actor: str
+    agent: str
+    runs: int
+    calls: int
+    failed: int
+    answer_tokens: int
+    result_tokens: int
+    cost: float
+    last_used: float
+
+
+def get_month(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(MONTH_FORMAT)
+
+
+def add_spending(database: "Transaction", runs: "Iterable[RunRecord]") -> None:
+    """Add the runs to the sums, in the current transaction."""
+    sums: dict[tuple[str, ...], list[Any]] = {}
+    for run in runs:
+        names = map(to_column, (run.actor, run.agent, run.token_id))
+        total = sums.setdefault((get_month(run.at), *names), [0, 0, 0, 0, 0, 0.0, 0.0])
+        counts = (
+            run.kind == "run",
+            run.calls,
+            run.error_type is not None,
+            run.answer_tokens,
+            run.result_tokens,
+        )
+        for index, value in enumerate((*map(int, counts), run.cost)):
+            total[index] += value
+        total[-1] = max(total[-1], run.at)
+    database.executemany(ADD_SPENDING, [(*key, *total) for key, total in sorted(sums.items())])
+
+
+def list_spending(
+    statistics: "StatisticsDatabase",
+    month: str | None = None,
+    agent: str | None = None,
+    token_id: str | None = None,
+) -> list[Spending]:
+    """Return the use per token, the latest month first."""
+    filters = {
+        "month": month,
+        "agent": to_column(agent),
+        "token_id": to_column(token_id),
+        "limit": MAX_SPENDING_ROWS,
+    }
+    with statistics.reading() as database:
+        return [Spending(*row) for row in database.execute(READ_SPENDING, filters)]

@@ -2,7 +2,7 @@
 
 Comments, order and formatting are kept, the settings are validated as a whole before anything is
 written, and only the file that defines an entry is changed. `plan` computes an edit; `apply` writes
-it, unless a file has changed since then. `onetool.settings.editing.stored_editor` edits the
+it, unless a file has changed since then. `onetool.settings.edit_history` edits the
 settings in a store instead. All methods block.
 """
 
@@ -16,9 +16,19 @@ from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.settings import paths, scaffold
 from onetool.settings.clients import text_files, yaml_edit
 from onetool.settings.clients.text_files import TextFile
-from onetool.settings.contents import TRUST_FILE, SettingsContents, stamp_files, stamp_paths
-from onetool.settings.editing.edit_history import LOCK, EditedItem, EditHistory, HistoryEntry
-from onetool.settings.editing.planned_edit import (
+from onetool.settings.contents import (
+    NOTHING_STORED,
+    TRUST_FILE,
+    SettingsContents,
+    StoredSettings,
+    stamp_files,
+    stamp_paths,
+)
+from onetool.settings.edit_history import LOCK, EditedItem, EditHistory, HistoryEntry
+from onetool.settings.layers import USER_KEYS
+from onetool.settings.load import Loaded, examine
+from onetool.settings.paths import Directories
+from onetool.settings.planned_edit import (
     EditConflict,
     FileEdit,
     ItemChange,
@@ -31,10 +41,6 @@ from onetool.settings.editing.planned_edit import (
     make_conflict,
     make_entry,
 )
-from onetool.settings.layers import USER_KEYS
-from onetool.settings.load import Loaded, examine
-from onetool.settings.paths import Directories
-from onetool.settings.stored_settings import NOTHING_STORED, StoredSettings
 from onetool.settings.trust import TO_TRUST, check_trust, make_record, trust
 from onetool.util.atomic import locked
 from onetool.util.redact import Redactor

@@ -11,19 +11,18 @@ from onetool.errors import ToolError
 from onetool.settings import paths
 from onetool.settings.clients import yaml_edit
 from onetool.settings.clients.text_files import TextFile
-from onetool.settings.contents import SettingsContents
-from onetool.settings.editing.edit_history import EditHistory, HistoryEntry, StoredHistory
-from onetool.settings.editing.planned_edit import (
+from onetool.settings.contents import EditableSettings, SettingsContents, StoredSettings
+from onetool.settings.edit_history import EditHistory, HistoryEntry, StoredHistory
+from onetool.settings.layers import STORED_CONFIG, STORED_SECRETS
+from onetool.settings.paths import Directories
+from onetool.settings.planned_edit import (
     ItemChange,
     PlannedEdit,
     SettingsItem,
     change_stored,
     make_entry,
 )
-from onetool.settings.editing.settings_editor import Document, SettingsEditor, has_entry
-from onetool.settings.layers import STORED_CONFIG, STORED_SECRETS
-from onetool.settings.paths import Directories
-from onetool.settings.stored_settings import EditableSettings, StoredSettings
+from onetool.settings.settings_editor import Document, SettingsEditor, has_entry
 from onetool_child.json_types import JsonMapping
 
 STORED = frozenset({STORED_CONFIG, STORED_SECRETS})

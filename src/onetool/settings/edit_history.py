@@ -23,7 +23,7 @@ from onetool.util.text import describe_problem
 from onetool.util.time_format import in_utc
 
 if TYPE_CHECKING:
-    from onetool.settings.stored_settings import EditableSettings
+    from onetool.settings.contents import EditableSettings
 
 LOCK = "onetool.yaml.lock"  # of the settings files of a user
 FILE = "settings-history.json"

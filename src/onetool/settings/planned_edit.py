@@ -13,8 +13,8 @@ from typing import Any
 from onetool.errors import ToolError
 from onetool.settings.clients import text_files, yaml_edit
 from onetool.settings.clients.text_files import TextFile
-from onetool.settings.contents import SettingsContents
-from onetool.settings.editing.edit_history import (
+from onetool.settings.contents import SettingsContents, StoredSettings
+from onetool.settings.edit_history import (
     EditedFile,
     EditedItem,
     HistoryEntry,
@@ -23,7 +23,6 @@ from onetool.settings.editing.edit_history import (
 )
 from onetool.settings.layers import STORED_CONFIG, STORED_SECRETS
 from onetool.settings.load import Loaded
-from onetool.settings.stored_settings import StoredSettings
 from onetool.util.invisible import find_in_name
 from onetool.util.redact import Redactor
 from onetool.util.secret_finder import find_secrets
