@@ -23,7 +23,7 @@ from onetool.core.bus.bus import ToolBus
 from onetool.runs.answer import Answer
 from onetool.runs.gate import Gate
 from onetool.runs.runs import Runs
-from onetool.settings.model import Agent
+from onetool.settings.access import Agent
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunState
 from onetool.state.run_store import RunStore
 from onetool.util.context import Caller, Effect, RunScope, ToolContext

@@ -24,7 +24,8 @@ from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults
 from onetool.runs.runner import Runner
 from onetool.runs.runs import Runs
-from onetool.settings.model import Agent, Settings
+from onetool.settings.access import Agent
+from onetool.settings.model import Settings
 from onetool.settings.settings_reader import wrap_settings
 from onetool.state.changes import Changes
 from onetool.state.opening import open_files

@@ -25,8 +25,9 @@ from onetool.cli.main import command
 from onetool.errors import StorageError, ToolError
 from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults
+from onetool.settings.access import Token
 from onetool.settings.load import load
-from onetool.settings.model import Output, Token
+from onetool.settings.model import Output
 from onetool.settings.paths import Directories, find_directories
 from onetool.settings.planned_edit import EditConflict, ItemChange
 from onetool.settings.settings_editor import SettingsEditor

@@ -21,7 +21,7 @@ from onetool import tool
 from onetool.runs import notifier
 from onetool.runs.isolation import PYTHON
 from onetool.runs.notifier import ENVIRONMENT
-from onetool.settings.model import ApprovalNotice
+from onetool.settings.access import ApprovalNotice
 from onetool.state.run_records import CallState, RunState
 from onetool.state.run_store import RunStore
 from onetool.util.logging import Log

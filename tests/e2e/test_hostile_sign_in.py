@@ -28,7 +28,7 @@ from onetool.net.oauth.guarded_http import GuardedHttp
 from onetool.net.oauth.pending import PENDING_SECONDS, PendingSignIns, parse_callback
 from onetool.net.oauth.sign_ins import identify
 from onetool.net.oauth.token_requests import TokenRequests
-from onetool.settings.model import OAuth
+from onetool.settings.access import OAuth
 
 REDIRECT = "http://127.0.0.1:9/callback"
 

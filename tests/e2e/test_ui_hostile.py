@@ -20,7 +20,7 @@ from tests.ui_support import (
     serve_shop,
 )
 
-from onetool.settings.access_tokens import new_token
+from onetool.settings.access import new_token
 from onetool.util.token_ids import hash_token
 
 pytestmark = pytest.mark.slow

@@ -25,7 +25,7 @@ from tests.ui_support import (
     screenshot_directory,
 )
 
-from onetool.settings.access_tokens import new_token
+from onetool.settings.access import new_token
 from onetool.state.sqlite_database import Transaction
 from onetool.state.stats.database import StatisticsFile
 from onetool.state.stats.record import RUN_COLUMNS

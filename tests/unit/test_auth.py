@@ -21,8 +21,7 @@ from onetool.server.http.errors import ApiError
 from onetool.server.http.request_checks import MAX_HEAD_BYTES, Bind, find_client_address
 from onetool.server.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
 from onetool.server.http.throttle import MAX_ACCEPTED, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
-from onetool.settings.access_tokens import TokenSet, new_token
-from onetool.settings.model import Auth, Token
+from onetool.settings.access import Auth, Token, TokenSet, new_token
 from onetool.settings.paths import Directories
 from onetool.state.counters import MAX_NAMES, Counters
 from onetool.state.opening import open_files

@@ -14,8 +14,9 @@ from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
 from onetool.errors import ConfigError
+from onetool.settings.access import Agent
 from onetool.settings.load import Loaded, load
-from onetool.settings.model import Agent, Settings
+from onetool.settings.model import Settings
 from onetool.settings.paths import find_directories
 from onetool.util import yaml_loader
 from onetool.util.context import Permission

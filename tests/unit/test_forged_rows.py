@@ -12,8 +12,8 @@ from tests.postgres_support import PostgresServer, get_database, get_settings
 from tests.support import TIMEOUT_SECONDS, eventually
 
 from onetool.errors import ApprovalRequired, BundleError, CallRejected, StorageError
+from onetool.settings.access import Token
 from onetool.settings.contents import StoredSettings
-from onetool.settings.model import Token
 from onetool.sources.bundles import BundleStore
 from onetool.sources.bundles.source import open_bundles as open_bundle_store
 from onetool.state.document_kinds import EVERYTHING

@@ -17,7 +17,7 @@ from onetool.core.policy.effects import SessionLabels, changes_something, get_ef
 from onetool.core.policy.rules import Policy, make_denial
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.core.tool import Tool
-from onetool.settings.model import Agent
+from onetool.settings.access import Agent
 from onetool.util.context import Effect, Permission
 
 SCHEMA = Schema.from_json(ANY_OBJECT)

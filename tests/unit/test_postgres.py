@@ -14,7 +14,8 @@ from tests.support import TIMEOUT_SECONDS, eventually
 from onetool.errors import CallRejected, StorageError, ToolError
 from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults
-from onetool.settings.model import Output, Token
+from onetool.settings.access import Token
+from onetool.settings.model import Output
 from onetool.state.changes import Changes
 from onetool.state.counters import CounterTables
 from onetool.state.credentials import CredentialKey

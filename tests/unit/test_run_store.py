@@ -30,7 +30,8 @@ from onetool.runs.gate import Gate
 from onetool.runs.replay import digest_call, encode_arguments
 from onetool.runs.results.store import StoredResults
 from onetool.runs.runs import Runs
-from onetool.settings.model import Agent, Output
+from onetool.settings.access import Agent
+from onetool.settings.model import Output
 from onetool.settings.paths import Directories
 from onetool.state.listener import Leases
 from onetool.state.opening import open_files

@@ -12,21 +12,8 @@ from tests.extensions_support import configure, open_app_in
 from tests.support import PROGRAM, environment, run_cli
 
 from onetool.errors import ToolError
-from onetool.settings.model import (
-    Agent,
-    Budgets,
-    Issuer,
-    PackSettings,
-    Param,
-    Sandbox,
-    Section,
-    Server,
-    Settings,
-    Snippet,
-    Token,
-    ToolFilter,
-    Topic,
-)
+from onetool.settings.access import Agent, Budgets, Issuer, Sandbox, Token
+from onetool.settings.model import PackSettings, Param, Server, Settings, Snippet, ToolFilter, Topic
 from onetool.settings.scaffold import (
     CONFIGURATION,
     NOT_FOR_GIT,
@@ -34,6 +21,7 @@ from onetool.settings.scaffold import (
     write_extension,
     write_settings_directory,
 )
+from onetool.settings.sections import Section
 from onetool.settings.settings_reader import read_settings
 from onetool.settings.trust import is_trusted, trust
 from onetool.sources.extensions import static_analysis

@@ -15,7 +15,7 @@ from tests.support import eventually
 from onetool.server.http.credential import RequestCredential, identify_issuer
 from onetool.server.http.errors import ApiError
 from onetool.server.http.sessions import CSRF_HEADER, BrowserSessions
-from onetool.settings.model import Issuer
+from onetool.settings.access import Issuer
 from onetool.state.opening import open_postgres
 from onetool.state.storage import State
 from onetool.util.running_servers import create_code

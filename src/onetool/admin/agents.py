@@ -28,7 +28,7 @@ from onetool.admin.settings_edits import (
 )
 from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
-from onetool.settings.model import Agent
+from onetool.settings.access import Agent
 from onetool.settings.planned_edit import ItemChange
 from onetool.settings.settings_editor import AGENTS
 from onetool.settings.settings_reader import validate_settings

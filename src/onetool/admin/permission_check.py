@@ -21,7 +21,7 @@ from onetool.core.policy.rules import Choice, Policy
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, ToolError
 from onetool.net import HostRules
-from onetool.settings.model import Agent
+from onetool.settings.access import Agent
 from onetool.util.context import Caller, Permission
 from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -16,8 +16,9 @@ from typing import Any
 from onetool.core.agents import find_client_agent
 from onetool.errors import PermissionDenied
 from onetool.net.hosts import covers_host, find_private_address, parse_target
+from onetool.settings.access import Agent, Budgets, OAuth, Rule, Sandbox
 from onetool.settings.clients import yaml_edit
-from onetool.settings.model import Agent, Budgets, Http, OAuth, Rule, Sandbox, Server, Settings
+from onetool.settings.model import Http, Server, Settings
 from onetool.settings.paths import Directories, resolve_path
 from onetool.settings.planned_edit import PlannedEdit
 from onetool.util.context import Permission

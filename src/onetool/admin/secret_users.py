@@ -10,7 +10,7 @@ from onetool.admin.model import ApiModel
 from onetool.app import OneTool
 from onetool.errors import BundleError
 from onetool.settings.layers import format_path
-from onetool.settings.model import Loc
+from onetool.settings.sections import Loc
 
 Kind = Literal["server", "pack", "bundle", "setting"]
 

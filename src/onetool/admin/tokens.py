@@ -22,9 +22,8 @@ from onetool.admin.person import Person
 from onetool.admin.rights import explain_token_grant
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.settings.access_tokens import identify_token, new_token
+from onetool.settings.access import Token, identify_token, new_token
 from onetool.settings.edit_history import new_entry
-from onetool.settings.model import Token
 from onetool.util.text import quote
 from onetool.util.time_format import in_utc, parse_duration
 from onetool.util.token_ids import ADMIN, OWNER, SCOPES, hash_token

@@ -122,7 +122,7 @@ def _has_terminal() -> bool:
 
 def _check_token(app: "OneTool", given: str) -> "Person":
     from onetool.admin.person import Person
-    from onetool.settings.access_tokens import TokenSet
+    from onetool.settings.access import TokenSet
     from onetool.util.token_ids import hash_token, includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.

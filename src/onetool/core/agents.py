@@ -12,8 +12,9 @@ from typing import Any
 from onetool.core.policy.rules import Policy
 from onetool.core.tool import Tool
 from onetool.errors import ArgumentError, PermissionDenied, ToolError
+from onetool.settings.access import Agent, Budgets, Sandbox
 from onetool.settings.load import Loaded
-from onetool.settings.model import Agent, Budgets, Sandbox, Settings
+from onetool.settings.model import Settings
 from onetool.settings.paths import Directories, resolve_path
 from onetool.settings.programs import Protection, compute_protection
 from onetool.state.counters import BudgetGuard, Limits

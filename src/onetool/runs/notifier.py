@@ -11,7 +11,7 @@ from collections.abc import Callable
 from onetool.errors import NetworkError, ToolError
 from onetool.net import ANY_HOST, HostRules, Net, Request
 from onetool.processes.process import Variables
-from onetool.settings.model import ApprovalNotice
+from onetool.settings.access import ApprovalNotice
 from onetool.util.background import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log

@@ -23,7 +23,7 @@ from onetool.util.token_ids import SUBJECT_PREFIX, TOKEN_ID_CHARS, identify_issu
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from onetool.settings.model import Issuer, Token
+    from onetool.settings.access import Issuer, Token
 
 MAX_COUNT = 100_000  # of calls that a grant allows
 MAX_QUESTION_CHARS = 20_000

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from onetool.errors import ConfigError
 from onetool.settings import paths
 from onetool.settings.contents import SettingsContents
-from onetool.settings.model import VERSION, Loc
+from onetool.settings.model import VERSION
 from onetool.settings.paths import Directories
+from onetool.settings.sections import Loc
 from onetool.util.problem import Location, NewerVersion, Problem, check_version
 from onetool.util.yaml_loader import YamlDocument
 from onetool_child.json_types import JsonMapping, JsonObject

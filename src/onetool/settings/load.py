@@ -11,11 +11,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from onetool.errors import ConfigError
 from onetool.settings import paths
@@ -37,21 +34,26 @@ from onetool.settings.layers import (
     shorten,
     value_at,
 )
-from onetool.settings.model import (
-    Loc,
-    Settings,
-    accepts_any_key,
-    find_contradictions,
-    kind_at,
-    kind_under,
-    known_keys,
-)
+from onetool.settings.model import Settings
 from onetool.settings.paths import Directories
+from onetool.settings.sections import Loc
 from onetool.settings.trust import Snapshot, TrustDecision, check_trust
+from onetool.settings.validation import (
+    ECHOING_PHRASES,
+    PHRASES,
+    UnknownKeyError,
+    describe_unknown_key,
+    find_contradictions,
+    keep_valid,
+    kind_at,
+    known_keys,
+    resolve_variable,
+    validate,
+)
 from onetool.util import yaml_loader
 from onetool.util.problem import STORAGE, WARNING, Location, Problem
 from onetool.util.store_url import find_passwords
-from onetool.util.text import describe_problem, suggestion_hint
+from onetool.util.text import describe_problem
 from onetool_child.json_types import JsonMapping, JsonObject
 
 Values = Mapping[str, str]  # of secrets and environment variables, by name
@@ -78,33 +80,7 @@ _TEXT_FOR_MODELS = frozenset({"snippets", "prompts"})
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)(\}?)")
 _INSIDE_REFERENCE = re.compile(r"(secret:)?([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)
 _PROGRAM_KEYS = frozenset({"command", "args", "cwd"})
-_MIN_SIMILARITY = 70
-_MAX_REMOVALS = 100
 _MAX_PROBLEMS = 100  # of values, in one error
-
-_INTEGER = "must be an integer"
-_NUMBER = "must be a number"
-_BOOLEAN = "must be true or false"
-_LIST = "must be a list such as [a, b]"
-_MAPPING = "must be a mapping (`key: value`)"
-_ECHOING_PHRASES = {
-    "literal_error": "must be {expected}",
-    "greater_than": "must be greater than {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "finite_number": "must be a finite number",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float", "int_parsing_size"), _INTEGER),
-    **dict.fromkeys(("float_type", "float_parsing"), _NUMBER),
-    **dict.fromkeys(("bool_type", "bool_parsing"), _BOOLEAN),
-}
-_PHRASES = {
-    "missing": "is missing",
-    "string_type": "must be a string",
-    "string_too_short": "must not be empty",
-    "tuple_type": _LIST,
-    **dict.fromkeys(("mapping_type", "dict_type", "model_type", "model_attributes_type"), _MAPPING),
-    "value_error": "{error}",
-    **_ECHOING_PHRASES,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,9 +261,9 @@ class _Merged:
         segments = name.removeprefix(_PREFIX).split("__")
         place = Location(f"environment variable {name}")
         try:
-            loc = _resolve_path(segments, self._raw)
+            loc = resolve_variable(segments, self._raw)
             data: Any = yaml_loader.read(text, str(place)).data if text.strip() else text
-        except _UnknownKeyError as error:
+        except UnknownKeyError as error:
             # Another program may use a name such as ONETOOL_X; only names with two underscores are
             # surely settings.
             message = f"{place}: {error.message}"
@@ -328,7 +304,7 @@ class _Merged:
 
     def validate(self, data: JsonObject) -> Settings:
         """Return the settings without invalid values; a server with an invalid value is left out."""
-        settings, errors = _validate(data)
+        settings, errors = validate(data)
         own_errors = [error for error in errors if error["loc"] not in self._unresolved]
         for error in own_errors[:_MAX_PROBLEMS]:
             self._report(error["loc"], *self._phrase(error["type"], error["loc"], error))
@@ -337,7 +313,7 @@ class _Merged:
                 Problem(f"the settings have {len(own_errors) - _MAX_PROBLEMS:,} more problems")
             )
         if settings is None or self._unresolved:
-            settings = _keep_valid(data, self._unresolved)
+            settings = keep_valid(data, self._unresolved)
         written = self.written_agents if errors else {}
         for loc, reason, *hint in find_contradictions(settings):
             # The agent of a token may exist and have been left out as invalid.
@@ -403,60 +379,19 @@ class _Merged:
     def _phrase(self, kind: str, loc: Loc, error: JsonMapping) -> tuple[str, str]:
         """Return the reason and a hint."""
         if kind == "extra_forbidden":
-            return _describe_unknown_key(str(loc[-1]), known_keys(kind_at(loc[:-1])))
+            return describe_unknown_key(str(loc[-1]), known_keys(kind_at(loc[:-1])))
         phrase = (
-            _PHRASES[kind].format_map(error.get("ctx", {}))
-            if kind in _PHRASES
+            PHRASES[kind].format_map(error.get("ctx", {}))
+            if kind in PHRASES
             else describe_problem(error)
         )
         # The raw value may be shown; the substituted one may contain a secret.
         value = value_at(self._raw, loc)
-        echo = kind in _ECHOING_PHRASES and not isinstance(value, dict | list)
+        echo = kind in ECHOING_PHRASES and not isinstance(value, dict | list)
         return (
             f"{phrase}, not {shorten(value)}" if echo else phrase,
             QUOTE if kind == "string_type" else "",
         )
-
-
-def _validate(data: JsonObject) -> tuple[Settings | None, list[Any]]:
-    try:
-        return Settings.model_validate(data), []
-    except ValidationError as error:
-        return None, list(error.errors(include_url=False, include_input=False))
-
-
-def _keep_valid(data: JsonObject, unresolved: Iterable[Loc]) -> Settings:
-    """Return the settings without invalid values, removed one at a time because one error may cause
-    others.
-    """
-    for loc in sorted(set(map(_smallest_unit, unresolved)), key=str):
-        data = _remove(data, loc)
-    for _ in range(_MAX_REMOVALS):
-        settings, errors = _validate(data)
-        if settings is not None:
-            return settings
-        data = _remove(data, _smallest_unit(errors[0]["loc"]))
-    return Settings()
-
-
-def _smallest_unit(loc: Loc) -> Loc:
-    """Return the path of the server or list around a value: without one part, it would mean
-    something else.
-    """
-    return (
-        loc[:2] if loc[0] == "servers" else tuple(takewhile(lambda key: isinstance(key, str), loc))
-    )
-
-
-def _remove(data: Any, loc: Loc) -> Any:
-    """Return a copy without the value at this path, or without the nearest existing parent."""
-    key = loc[0]
-    inner = loc[1 : depth(data, loc)]
-    return {
-        name: _remove(each, inner) if name == key else each
-        for name, each in data.items()
-        if name != key or inner
-    }
 
 
 def _merge(layers: Iterable[JsonMapping]) -> JsonObject:
@@ -477,27 +412,6 @@ def _overlay(below: JsonMapping, above: JsonMapping) -> JsonObject:
         ):  # a bare `servers:` does not remove the servers
             result[key] = value
     return result
-
-
-def _resolve_path(segments: list[str], tree: Any) -> Loc:
-    """Return the key path for the name of a variable, ignoring case."""
-    loc: list[str] = []
-    kind: Any = Settings
-    for segment in segments:
-        existing = list(tree) if isinstance(tree, dict) else []
-        keys = (
-            key for key in (*known_keys(kind), *existing) if key.casefold() == segment.casefold()
-        )
-        spelling = next(keys, None)
-        if spelling is None and not accepts_any_key(kind):
-            reason, hint = _describe_unknown_key(segment.lower(), known_keys(kind))
-            raise _UnknownKeyError(f"{'.'.join([*loc, segment.lower()])} {reason}", hint=hint)
-        # Names of environment variables keep their case; all other keys are lower case.
-        name = spelling or (segment if loc[-1:] == ["env"] else segment.lower())
-        loc.append(name)
-        kind = kind_under(kind, name)
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return tuple(loc)
 
 
 def _substitute(value: Any, loc: Loc, resolve: Callable[[re.Match[str], Loc], str]) -> Any:
@@ -551,19 +465,3 @@ def _resolve_tools_dir(data: JsonObject, merged: _Merged, directories: Directori
         for entry in entries
     ]
     return {**data, "tools_dir": placed}
-
-
-class _UnknownKeyError(ConfigError):
-    """An environment variable that matches no setting."""
-
-
-def _describe_unknown_key(key: str, known: tuple[str, ...]) -> tuple[str, str]:
-    """Return the reason and a hint for an unknown key."""
-    from rapidfuzz import fuzz, process
-
-    if not known:
-        return "is an unknown key: no keys are allowed here", ""
-    plain = [word.casefold().replace("_", "").replace("-", "") for word in (key, *known)]
-    found = process.extractOne(plain[0], plain[1:], scorer=fuzz.ratio, score_cutoff=_MIN_SIMILARITY)
-    hint = suggestion_hint([known[found[2]]]) if found else f"known keys: {', '.join(known)}"
-    return "is an unknown key", hint

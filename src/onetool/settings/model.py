@@ -1,196 +1,47 @@
 """The schema of onetool.yaml as frozen models: every key, its type and its default.
 
+`sections` has the types of values, `access` the sections about agents, tokens and sign-ins.
 `onetool.settings.load` reads the values and reports errors with file and line. Keys are spelled as
 in the file; the attribute of `allowedHosts` is `allowed_hosts`. Pydantic builds the schemas at
 first use. The docstring below a key describes it in the reference.
 """
 
-import re
-from collections.abc import Iterator, Mapping
-from ipaddress import ip_network
-from keyword import iskeyword
-from math import inf
-from types import NoneType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from typing import Any, Literal, Self, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from onetool.settings.access import (
+    Agent,
+    Approvals,
+    Auth,
+    OAuthSettings,
+    Sandbox,
+    permissions_in_budgets,
 )
-from pydantic.alias_generators import to_camel
-
-from onetool.util.context import Effect, Permission, permissions as permissions_of
-from onetool.util.invisible import find_in_name
-from onetool.util.running_servers import is_loopback
-from onetool.util.store_url import FILES, SCHEMES
-from onetool.util.time_format import parse_time
+from onetool.settings.sections import (
+    CamelSection,
+    Cost,
+    Count,
+    CountOrZero,
+    Effects,
+    Host,
+    Labels,
+    LogLevel,
+    Name,
+    Names,
+    Origin,
+    Permissions,
+    QueueName,
+    Seconds,
+    Section,
+    StoreUrl,
+    Text,
+    Url,
+)
 from onetool_child.json_types import JsonMapping
 
-QUEUE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}", re.ASCII)
-HOST_NAME = re.compile(r"(?:[a-z0-9-]{1,63}\.)*[a-z0-9-]{1,63}", re.ASCII | re.IGNORECASE)
-ORIGIN = re.compile(r"https?://[^\s/?#@\\]+", re.IGNORECASE)
-Loc = tuple[str | int, ...]
 VERSION = 1  # of the settings format; increased by changes that an older OneTool would misread
-
-
-def _reject_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("must be a number")  # noqa: TRY004 - pydantic collects ValueErrors only
-    return value
-
-
-def _parse_permissions(value: Any) -> frozenset[Permission]:
-    try:
-        return permissions_of(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"must be a list of permissions ({', '.join(Permission)})") from None
-
-
-def _check_url(value: str) -> str:
-    if not value.startswith(("http://", "https://")):
-        raise ValueError("must start with http:// or https://")
-    return value
-
-
-def _check_queue(value: str) -> str:
-    if value and not QUEUE_NAME.fullmatch(value):
-        raise ValueError("must be a name of lower-case letters, digits, - and _, such as gpu")
-    return value
-
-
-def _check_store(value: str) -> str:
-    if value in {"", FILES}:
-        return ""
-    if not value.startswith(SCHEMES):
-        raise ValueError("must be `files`, or a URL such as postgresql://user@host/database")
-    return value
-
-
-def _check_host_pattern(value: str) -> str:
-    name = value.removeprefix("*.")
-    if (
-        not name
-        or set(name) & set("/@?# ")
-        or not name.isprintable()
-        or ("*" in name and name != "*")
-    ):
-        raise ValueError("must be a host such as *.example.com or a.example.com:8080, not a URL")
-    return value
-
-
-def _check_origin(value: str) -> str:
-    if not ORIGIN.fullmatch(value):
-        raise ValueError("must be an origin such as https://api.example.com, without a path")
-    return value
-
-
-def _check_host_name(value: str) -> str:
-    if not HOST_NAME.fullmatch(value):
-        raise ValueError(
-            "must be a host name such as tools.example.com, without scheme, port or path"
-        )
-    if value.lower() in {"localhost", "127.0.0.1"}:
-        raise ValueError("is a loopback name, which needs no token; use the host name of the proxy")
-    return value.lower()
-
-
-def _check_network(value: str) -> str:
-    try:
-        return str(ip_network(value))
-    except ValueError:
-        raise ValueError("must be an IP address or a network such as 10.0.0.0/8") from None
-
-
-def _check_time(value: str) -> str:
-    try:
-        parse_time(value)
-    except ValueError:
-        raise ValueError("must be a time such as 2027-01-31T12:00:00Z") from None
-    return value
-
-
-def _check_issuer(value: str) -> str:
-    host = urlsplit(_check_url(value)).hostname or ""
-    if value.startswith("http://") and not is_loopback(host):
-        raise ValueError(
-            "must start with https://; plain http is for issuers on loopback addresses only"
-        )
-    if not host or set(value) & set("?#@ \t\n"):
-        raise ValueError(
-            "must be a URL without user name, query and fragment, such as https://id.example.com"
-        )
-    return value
-
-
-def to_upper(value: Any) -> Any:
-    return value.upper() if isinstance(value, str) else value
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Count = Annotated[int, BeforeValidator(_reject_bool), Field(gt=0)]
-CountOrZero = Annotated[int, BeforeValidator(_reject_bool), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(_reject_bool), Field(gt=0, allow_inf_nan=False)]
-SecondsOrZero = Annotated[float, BeforeValidator(_reject_bool), Field(ge=0, allow_inf_nan=False)]
-Cost = SecondsOrZero
-Text = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
-Name = Annotated[str, Field(min_length=1)]
-Names = tuple[Name, ...]
-Permissions = Annotated[frozenset[Permission], BeforeValidator(_parse_permissions)]
-Effects = Annotated[frozenset[Effect], BeforeValidator(_as_list)]
-Labels = Annotated[frozenset[Literal["private", "untrusted"]], BeforeValidator(_as_list)]
-Url = Annotated[str, AfterValidator(_check_url)]
-QueueName = Annotated[str, AfterValidator(_check_queue)]
-StoreUrl = Annotated[str, AfterValidator(_check_store), Field(repr=False)]
-Host = Annotated[str, AfterValidator(_check_host_pattern)]
-IssuerUrl = Annotated[str, AfterValidator(_check_issuer)]
-Timestamp = Annotated[str, AfterValidator(_check_time)]
-NamesOrName = Annotated[Names, BeforeValidator(_as_list), Field(min_length=1)]
-HostName = Annotated[str, AfterValidator(_check_host_name)]
-Network = Annotated[str, AfterValidator(_check_network)]
-Origin = Annotated[str, AfterValidator(_check_origin)]
-LogLevel = Annotated[
-    Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], BeforeValidator(to_upper)
-]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-    nullable_keys: ClassVar[frozenset[str]] = frozenset()
-
-    @classmethod
-    def kinds(cls) -> dict[str, Any]:
-        """Return the type of each key, by its name in the file."""
-        return {field.alias or name: field.annotation for name, field in cls.model_fields.items()}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_nulls(cls, data: Any) -> Any:
-        """Treat a key without a value, such as `servers:` with all its entries commented out, as a
-        missing key.
-        """
-        if data is None:
-            return {}
-        if not isinstance(data, dict):
-            return data
-        removable = cls.kinds().keys() - cls.nullable_keys
-        return {
-            key: value for key, value in data.items() if value is not None or key not in removable
-        }
-
-
-class CamelSection(Section):
-    model_config = ConfigDict(alias_generator=to_camel)
-
-
 PARAM_TYPES: Mapping[str, Any] = {
     "string": str,
     "integer": int,
@@ -250,54 +101,6 @@ class ToolFilter(Section):
     """Names or patterns of tools to include; all tools if empty"""
     exclude: Names = ()
     """Names or patterns of tools to exclude"""
-
-
-class OAuth(Section):
-    """A way to sign in to an upstream server or an API. `auth: oauth` stands for the defaults."""
-
-    type: Literal["oauth"] = "oauth"
-    """Kind of authentication"""
-    client_id: Text | None = None
-    """Client that you registered; without it, OneTool registers itself where it can"""
-    client_secret: Text | None = Field(default=None, repr=False)
-    """Secret of the client, as a reference such as `${secret:GH_CLIENT_SECRET}`"""
-    private_key: Text | None = Field(default=None, repr=False)
-    """Private key of the client in PEM format, as a reference, to sign assertions instead of using a secret"""
-    key_id: Text | None = None
-    """Identifier of the private key (`kid`)"""
-    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
-    """`authorization_code`: a person signs in with `onetool login`; `client_credentials`: OneTool signs in as the
-    client itself
-    """
-    issuer: Url | None = None
-    """Issuer of the authorization server; by default, the one that the server names. Required with `client_secret`
-    or `private_key`, which are sent to no other
-    """
-    scopes: Names = ()
-    """Scopes to request; by default, those that the server asks for"""
-    callback_port: Count | None = None
-    """Port of the loopback callback, for clients that are registered with a fixed port"""
-    shared: bool = False
-    """Whether all agents use the same sign-in; by default, each agent has its own"""
-
-    @model_validator(mode="after")
-    def _check_client(self) -> Self:
-        if self.client_secret is not None and self.private_key is not None:
-            raise ValueError("has both client_secret and private_key; keep only one of them")
-        has_proof = self.client_secret is not None or self.private_key is not None
-        if self.client_id is None and (has_proof or self.grant == "client_credentials"):
-            raise ValueError("requires client_id")
-        if self.grant == "client_credentials" and not has_proof:
-            raise ValueError("requires client_secret or private_key for grant client_credentials")
-        if has_proof and self.issuer is None:
-            raise ValueError(
-                "requires issuer, the only authorization server that gets client_secret or"
-                " private_key"
-            )
-        return self
-
-
-OAuthSettings = Annotated[OAuth, BeforeValidator(lambda value: {} if value == "oauth" else value)]
 
 
 class Server(Section):
@@ -375,15 +178,6 @@ class Prompts(Section):
     """Instructions for the model, sent to every MCP client"""
     packs: Mapping[str, str] = {}
     """Instructions for the model by pack, shown by `ot.help`"""
-
-
-class Sandbox(Section):
-    enabled: bool = True
-    """Whether file access is restricted; if disabled, only files of OneTool itself are protected"""
-    allowed_paths: Names = ()
-    """Allowed directories; the working directory if empty"""
-    denied_patterns: Names = ()
-    """Patterns of file names that are denied in every directory"""
 
 
 class PackSettings(Section):
@@ -550,7 +344,7 @@ class Llm(Section):
     """Maximum number of tokens of all prompts and answers of one run"""
     max_tokens_per_day: Count = 1_000_000
     """Maximum number of tokens of all prompts and answers of one day (UTC)"""
-    options: JsonMapping = {}
+    options: JsonMapping = Field(default={})
     """Fields to add to each request, such as `{temperature: 0}`; null removes a field"""
 
     @model_validator(mode="after")
@@ -574,195 +368,6 @@ class Audit(Section):
     """Size in bytes at which the audit log is rotated (renamed to `audit.jsonl.1`)"""
     keep: CountOrZero = 10
     """Number of rotated audit logs to keep"""
-
-
-class Budgets(Section):
-    time_seconds: Seconds | None = None
-    """Maximum total duration of all calls, in seconds"""
-    calls: CountOrZero | None = None
-    """Maximum number of calls"""
-    tokens: CountOrZero | None = None
-    """Maximum number of tokens in all results (estimated)"""
-    cost: Cost | None = None
-    """Maximum sum of `cost_per_call`"""
-    permissions: Permissions | None = None
-    """Alternative to `permissions` of the agent; set only one of them"""
-
-
-class Rule(Section):
-    """A rule of a policy. All conditions must hold; the first rule that matches a call decides."""
-
-    tools: Name = "*"
-    """Name or pattern of tools, such as `gh.*`"""
-    effect: Effects | None = None
-    """Effects of which the tool has at least one: `read`, `write`, `exec`, `external`"""
-    arguments: JsonMapping = {}
-    """Patterns of arguments, such as `{repo: me/*}`; other values than strings must be equal"""
-    account: Name | None = None
-    """Name or pattern of the account that the call uses, such as `work`"""
-    decision: Literal["allow", "ask", "deny"]
-    """Decision about the call"""
-
-
-class AgentApprovals(Section):
-    via: tuple[Literal["client", "app", "ui", "cli"], ...] = ("client", "app", "ui", "cli")
-    """Where people may approve calls of this agent: in the MCP client, in an app that the client shows, in the
-    admin UI (and REST), or on the command line. Over HTTP, `client` and `app` count only if your own settings list
-    them, not a project's, or if the client has a token of scope `approve` or more
-    """
-
-
-class Agent(Section):
-    """A named set of permissions and limits. `tools` is None if all tools are allowed."""
-
-    permissions: Permissions = frozenset()
-    """Any of `read`, `write`, `exec`, `network`"""
-    tools: Names | None = None
-    """Tools that the agent may call, as names, packs or patterns; all tools by default"""
-    hosts: tuple[Host, ...] | None = None
-    """Hosts that its HTTP tools may reach, among those of `http.allowedHosts` and written in the same way; all of
-    those by default. Upstream servers and extensions send requests that this does not limit
-    """
-    sandbox: Sandbox = Field(default_factory=Sandbox)
-    """File access of its calls"""
-    budgets: Budgets = Field(default_factory=Budgets)
-    """Usage limits, counted from the start of the server"""
-    tool_config: Mapping[str, JsonMapping] = {}
-    """Default arguments by tool. The default of a limit is also its maximum: a call may only lower it. The tool
-    finds all values in `context.agent_config`
-    """
-    clients: Names = ()
-    """Names of MCP clients that use this agent over stdio"""
-    policy: Literal["open", "ask-writes", "read-only", "guarded"] | tuple[Rule, ...] = "open"
-    """Calls that a person must approve: `open` (none), `ask-writes` (calls that write or execute), `read-only`
-    (such calls are rejected), `guarded` (calls that send data out after the client has read private and untrusted
-    data), or a list of rules
-    """
-    approvals: AgentApprovals = Field(default_factory=AgentApprovals)
-    """Who may approve its calls"""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _copy_permissions_from_budgets(cls, data: Any) -> Any:
-        within = _permissions_in_budgets(data)
-        if within is None or data.get("permissions") is not None:
-            return data
-        return {**data, "permissions": within}
-
-    @model_validator(mode="after")
-    def _check_permissions(self) -> Self:
-        if self.budgets.permissions not in {None, self.permissions}:
-            raise ValueError(
-                "has conflicting permissions and budgets.permissions; keep only one of them"
-            )
-        return self
-
-
-class Token(Section):
-    name: Name
-    """Name of the token"""
-    hash: Name | None = Field(default=None, repr=False)
-    """SHA-256 hash of the token, as written by `onetool token create`"""
-    token_env: Name | None = None
-    """Environment variable with the token, instead of a hash"""
-    agent: Name = "default"
-    """Agent of clients that use the token"""
-    scope: Literal["use", "approve", "admin", "owner"] = "use"
-    """What the token may do: `use` tools, `approve` calls, `admin` to manage, `owner` for everything"""
-    created: Timestamp | None = None
-    """When the token was created"""
-    expires: Timestamp | None = None
-    """Time from which the token is rejected, such as `2027-01-31T12:00:00Z`"""
-
-    @model_validator(mode="after")
-    def _check_hash_or_variable(self) -> Self:
-        if (self.hash is None) == (self.token_env is None):
-            raise ValueError("requires exactly one of hash and token_env")
-        return self
-
-    @property
-    def expires_at(self) -> float:
-        """The end of the token in seconds since 1970; infinite without an expiry."""
-        return inf if self.expires is None else parse_time(self.expires)
-
-
-Algorithm = Literal[
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
-]
-
-
-class Issuer(Section):
-    """An OpenID provider whose JWTs are accepted.
-
-    If several entries accept a JWT, the first that maps it counts.
-    """
-
-    issuer: IssuerUrl
-    """URL of the OpenID provider, exactly as in the claim `iss`, such as `https://id.example.com`"""
-    audience: NamesOrName
-    """Accepted values of the claim `aud`: names of this server at the issuer"""
-    algorithms: tuple[Algorithm, ...] = Field(
-        default=("RS256", "PS256", "ES256", "EdDSA"), min_length=1
-    )
-    """Accepted signature algorithms"""
-    agent_claim: Name = "sub"
-    """Claim that selects the agent, such as `email`, `groups` or `realm_access.roles`"""
-    agents: Mapping[str, Name] = {}
-    """Agents by the value of the claim; of several values, the first in this table counts"""
-    default_agent: Name | None = None
-    """Agent for all other values; without it, they are rejected"""
-    scope: Literal["use", "approve", "admin"] = "use"
-    """What the subjects may do, as for tokens; no claim can grant more"""
-    client_id: Name | None = None
-    """Client of the issuer with which people sign in to the admin UI in a browser"""
-    client_secret: Text | None = Field(default=None, repr=False)
-    """Secret of the client, as a reference such as `${secret:SSO_SECRET}`"""
-    scopes: NamesOrName = ("openid",)
-    """OAuth scopes that clients request at the issuer"""
-
-
-class Auth(Section):
-    tokens: tuple[Token, ...] = ()
-    """Tokens of HTTP clients on other machines"""
-    issuers: tuple[Issuer, ...] = ()
-    """OpenID providers whose JWTs are accepted as tokens"""
-    public_url: Url | None = None
-    """URL under which browsers and clients reach this server, such as `https://tools.example.com`"""
-    allowed_hosts: tuple[HostName, ...] = ()
-    """Host names of a reverse proxy, such as `tools.example.com`; requests for them need a token"""
-    trusted_proxies: tuple[Network, ...] = ()
-    """Addresses or networks of reverse proxies, such as `127.0.0.1` or `10.0.0.0/8`, whose header `X-Forwarded-For`
-    tells the address of the client: failed sign-ins are limited by it. It authenticates nobody
-    """
-
-
-class ApprovalNotice(Section):
-    command: tuple[Text, ...] = ()
-    """Command to start when a call waits, such as `[notify-send, OneTool]`"""
-    webhook: Url | None = None
-    """URL that receives a POST request when a call waits"""
-
-
-MAX_APPROVAL_SECONDS = 30 * 86_400.0
-
-
-class Approvals(Section):
-    """Questions to people about calls. Only the user can set it."""
-
-    wait: SecondsOrZero = 25
-    """Seconds for which a request waits for an approval before its run is reported as paused"""
-    ttl: Annotated[Seconds, Field(le=MAX_APPROVAL_SECONDS)] = 86_400
-    """Seconds after which a call that nobody approved expires; at most 30 days"""
-    by: Literal["terminal", "token"] = "terminal"
-    """`terminal`: `onetool approve` asks in the terminal for confirmation; `token`: it needs a token of scope
-    `approve`, and answers of MCP clients and their apps never count
-    """
-    notify: ApprovalNotice = Field(default_factory=ApprovalNotice)
-    """Notice to people when a call waits"""
-    record: bool = False
-    """Whether all runs are recorded with the results of their calls, encrypted, for a week. Runs whose policy can
-    ask always are, if they have effects
-    """
 
 
 class Daemon(Section):
@@ -862,15 +467,10 @@ class Settings(Section):
         written = agents.get("default") if isinstance(agents, dict) else ()
         if (
             not (written is None or isinstance(written, dict))
-            or _permissions_in_budgets(written) is not None
+            or permissions_in_budgets(written) is not None
         ):
             return agents
         return {**agents, "default": {"permissions": ["read", "network"], **(written or {})}}
-
-
-def _permissions_in_budgets(agent: Any) -> Any:
-    budgets = agent.get("budgets") if isinstance(agent, dict) else None
-    return budgets.get("permissions") if isinstance(budgets, dict) else None
 
 
 def needs_own_application(settings: Settings) -> bool:
@@ -881,95 +481,3 @@ def needs_own_application(settings: Settings) -> bool:
         server.enabled and server.stateful and not server.is_shared
         for server in settings.servers.values()
     )
-
-
-def find_contradictions(settings: Settings) -> Iterator[tuple[Loc, str] | tuple[Loc, str, str]]:
-    """Yield problems that involve more than one key: the location, the reason and, if there is one,
-    a hint.
-    """
-    for alias in settings.aliases:
-        if iskeyword(alias):
-            yield (
-                ("aliases", alias),
-                "is a Python keyword, so code cannot call it",
-                "choose another name",
-            )
-        elif not alias.isidentifier():
-            yield ("aliases", alias), "is not a valid Python name", "use letters, digits and _"
-    yield from _unknown_agents(settings)
-    owners: dict[str, str] = {}
-    for name, agent in settings.agents.items():
-        for index, client in enumerate(agent.clients):
-            if owners.setdefault(client, name) != name:
-                yield (
-                    ("agents", name, "clients", index),
-                    f"is already a client of agent {owners[client]}",
-                )
-    yield from _invisible_names(settings)
-
-
-def _unknown_agents(settings: Settings) -> Iterator[tuple[Loc, str]]:
-    """Yield the tokens and issuers that name an agent that does not exist."""
-    named: dict[Loc, str | None] = {}
-    for index, token in enumerate(settings.auth.tokens):
-        named["tokens", index, "agent"] = token.agent
-    for index, issuer in enumerate(settings.auth.issuers):
-        named |= {
-            ("issuers", index, "agents", value): agent for value, agent in issuer.agents.items()
-        }
-        named["issuers", index, "default_agent"] = issuer.default_agent
-    for loc, agent in named.items():
-        if agent is not None and agent not in settings.agents:
-            yield ("auth", *loc), f"must be an agent ({', '.join(settings.agents)})"
-
-
-def _invisible_names(settings: Settings) -> Iterator[tuple[Loc, str]]:
-    names: list[Loc] = [("auth", "tokens", token.name) for token in settings.auth.tokens]
-    for section in ("agents", "servers", "snippets", "tools", "projects"):
-        names += [(section, name) for name in getattr(settings, section)]
-    for loc in names:
-        if character := find_in_name(str(loc[-1])):
-            yield (
-                (*loc[:-1], ascii(loc[-1])),
-                f"must not contain the invisible character {character}",
-            )
-
-
-def known_keys(kind: Any) -> tuple[str, ...]:
-    return tuple(kind.kinds()) if _is_section(kind) else ()
-
-
-def accepts_any_key(kind: Any) -> bool:
-    return (
-        kind is Any
-        or get_origin(kind) is Mapping
-        or (_is_section(kind) and kind.model_config["extra"] == "allow")
-    )
-
-
-def kind_under(kind: Any, key: str | int) -> Any:
-    """Return the type of the value under a key or an index, or None if there cannot be one."""
-    if _is_section(kind) and key in kind.kinds():
-        return _strip_optional(kind.kinds()[key])
-    if get_origin(kind) in {Mapping, tuple}:
-        return _strip_optional(get_args(kind)[0 if get_origin(kind) is tuple else 1])
-    return Any if accepts_any_key(kind) else None
-
-
-def kind_at(loc: Loc) -> Any:
-    kind: Any = Settings
-    for key in loc:
-        kind = kind_under(kind, key)
-    return kind
-
-
-def _is_section(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Section)
-
-
-def _strip_optional(kind: Any) -> Any:
-    """Return the type without annotations and without `| None`."""
-    if get_origin(kind) is Annotated:
-        return _strip_optional(get_args(kind)[0])
-    others = [inner for inner in get_args(kind) if inner is not NoneType]
-    return _strip_optional(others[0]) if NoneType in get_args(kind) else kind

@@ -14,8 +14,9 @@ from onetool.settings.contents import (
 )
 from onetool.settings.layers import STORED_CONFIG, STORED_SECRETS, STORED_SECTIONS
 from onetool.settings.load import Examined, Loaded, examine
-from onetool.settings.model import Loc, Settings
+from onetool.settings.model import Settings
 from onetool.settings.paths import FOLDER, Directories, find_directories, is_directory
+from onetool.settings.sections import Loc
 from onetool.settings.trust import (
     Snapshot,
     TrustDecision,

@@ -34,9 +34,9 @@ from onetool.util.problem import STORAGE, Location, Problem, check_version
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
+    from onetool.settings.access import Agent, Token
     from onetool.settings.contents import SettingsContents
     from onetool.settings.edit_history import EditHistory
-    from onetool.settings.model import Agent, Token
     from onetool.settings.paths import Directories
     from onetool.settings.planned_edit import PlannedEdit
     from onetool.settings.stored_editor import StoredSettingsEditor
@@ -380,7 +380,7 @@ class StoredTokenSet(TokenFile):
 
     def _open(self, name: str) -> "Token | None":
         """Return the token; None if it was revoked, or if somebody without the key wrote it."""
-        from onetool.settings.model import Token
+        from onetool.settings.access import Token
 
         try:
             document = self._documents.get(name)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from onetool.errors import StorageError, ToolError
+from onetool.settings.access import Agent, Token
 from onetool.settings.clients import text_files, yaml_edit
 from onetool.settings.load import examine
-from onetool.settings.model import Agent, Token
 from onetool.settings.paths import CONFIG, Directories
 from onetool.util.atomic import locked
 from onetool.util.text import quote

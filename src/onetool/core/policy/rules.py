@@ -22,7 +22,7 @@ from onetool.util.context import OWN_PACK, Effect
 from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
-    from onetool.settings.model import Agent, Rule as RuleSettings
+    from onetool.settings.access import Agent, Rule as RuleSettings
 
 Choice = Literal["allow", "ask", "deny"]
 ALWAYS_ASKED = "ot.save_snippet"  # by every policy that does not deny it

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from onetool.errors import SignInRequired, StorageError, ToolError
-from onetool.settings.model import OAuth
+from onetool.settings.access import OAuth
 from onetool.state.credentials import CredentialKey
 
 if TYPE_CHECKING:

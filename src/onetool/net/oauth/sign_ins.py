@@ -19,8 +19,9 @@ from onetool.net.oauth.credential import Credential, Identity, SignInTarget
 from onetool.net.oauth.guarded_http import GuardedHttp
 from onetool.net.oauth.pending import LoopbackCallback, PendingSignIn, PendingSignIns
 from onetool.net.oauth.token_source import MAX_REFRESHES, TokenSource
+from onetool.settings.access import OAuth
 from onetool.settings.load import Loaded
-from onetool.settings.model import OAuth, Server
+from onetool.settings.model import Server
 from onetool.util.background import BackgroundTasks
 from onetool.util.context import ToolContext
 from onetool.util.text import describe_unknown_account, quote

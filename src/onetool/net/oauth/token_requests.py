@@ -27,7 +27,7 @@ from onetool.net import Request, Response
 from onetool.net.oauth.credential import Credential, TokenRejected, describe_code
 from onetool.net.oauth.discovery import Discovered, ServerMetadata, invalid_document, parse_document
 from onetool.net.oauth.guarded_http import ACCEPT, FORM, GuardedHttp
-from onetool.settings.model import OAuth
+from onetool.settings.access import OAuth
 from onetool.util.text import quote
 from onetool_child.json_types import JsonObject
 

@@ -47,8 +47,8 @@ from onetool.server.http.resource_metadata import METADATA_PATHS, build_challeng
 from onetool.server.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.server.http.throttle import AuthThrottle
 from onetool.server.http.token_use import TokenUse
-from onetool.settings.access_tokens import TokenSet, identify_token
-from onetool.settings.model import Auth, RunLimits, Token
+from onetool.settings.access import Auth, Token, TokenSet, identify_token
+from onetool.settings.model import RunLimits
 from onetool.util.logging import Log
 from onetool.util.running_servers import is_loopback
 from onetool.util.token_ids import TOKEN_ID_CHARS, hash_token

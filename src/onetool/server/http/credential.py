@@ -6,7 +6,7 @@ from hashlib import sha256
 from math import inf
 
 from onetool.server.http.errors import ApiError
-from onetool.settings.model import Issuer, Token
+from onetool.settings.access import Issuer, Token
 
 FindToken = Callable[
     [str], Token | None

@@ -16,7 +16,7 @@ from onetool.server.http.credential import RequestCredential, identify_issuer, u
 from onetool.server.http.errors import ApiError
 from onetool.server.http.issuers import MAX_KEY_ID_CHARS, IssuerDirectory
 from onetool.server.http.json_body import parse_json
-from onetool.settings.model import Issuer
+from onetool.settings.access import Issuer
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log
 from onetool.util.text import shorten

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from onetool.errors import StorageError
 from onetool.server.http.errors import ApiError
-from onetool.settings.access_tokens import TokenSet
+from onetool.settings.access import Token, TokenSet
 from onetool.settings.load import Examined, Loaded
-from onetool.settings.model import Settings, Token
 from onetool.settings.settings_reader import config_files
 
 if TYPE_CHECKING:
+    from onetool.settings.model import Settings
     from onetool.state.token_file import TokenFile
 
 STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which tokens are revoked

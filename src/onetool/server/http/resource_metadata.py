@@ -11,7 +11,7 @@ from starlette.routing import Route
 from onetool.server.http.errors import ApiError
 from onetool.server.http.request_checks import Bind, find_base_url, read_bind
 from onetool.server.http.responses import json_response
-from onetool.settings.model import Auth
+from onetool.settings.access import Auth
 
 PREFIX = "/.well-known/oauth-protected-resource"
 RESOURCES = {PREFIX: "", f"{PREFIX}/mcp": "/mcp"}  # paths of documents and of their resources

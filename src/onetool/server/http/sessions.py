@@ -30,7 +30,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.server.http.credential import FindToken, RequestCredential, identify_issuer
 from onetool.server.http.errors import ApiError
 from onetool.server.http.live_tokens import STORE_AWAY
-from onetool.settings.model import Issuer
+from onetool.settings.access import Issuer
 from onetool.state.counters import Counters
 from onetool.state.file_kinds import EndedSessions
 from onetool.state.sealing import KEY_BYTES, Sealer

@@ -30,7 +30,7 @@ from onetool.server.http.issuers import IssuerDirectory
 from onetool.server.http.jwt_verifier import JwtVerifier
 from onetool.server.http.request_checks import Bind, find_base_url, read_bind
 from onetool.server.http.sessions import BrowserSessions
-from onetool.settings.model import Auth, Issuer, OAuth
+from onetool.settings.access import Auth, Issuer, OAuth
 from onetool.util.logging import Log
 from onetool_child.json_types import JsonObject
 

@@ -32,8 +32,9 @@ from onetool.net.oauth.credential import SignInTarget
 from onetool.net.oauth.sign_ins import SignIns, identify
 from onetool.net.oauth.token_source import TokenSource
 from onetool.runs.results.blobs import Media
+from onetool.settings.access import OAuth
 from onetool.settings.load import Loaded
-from onetool.settings.model import OAuth, PackSettings
+from onetool.settings.model import PackSettings
 from onetool.settings.paths import resolve_path
 from onetool.sources.bundles.secret_bindings import (
     REFERENCE,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -21,7 +21,7 @@ from onetool.errors import ToolError
 from onetool.processes.process import Variables
 from onetool.processes.shared import SharedPool
 from onetool.settings.load import Loaded
-from onetool.settings.model import PackSettings, Sandbox
+from onetool.settings.model import PackSettings
 from onetool.settings.paths import extension_files, resolve_path
 from onetool.settings.trust import TrustDecision
 from onetool.sources.extensions import static_analysis
@@ -46,6 +46,9 @@ from onetool.util.background import BackgroundTasks, retrieve_error
 from onetool.util.context import Permission, ToolContext
 from onetool.util.problem import Location, Problem
 from onetool_child.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from onetool.settings.access import Sandbox
 
 TOOLS_DIRECTORY = "tools"
 PackBackend = WorkerBackend | QueueBackend

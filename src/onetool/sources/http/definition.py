@@ -27,7 +27,7 @@ from onetool.core.foreign_schema import ForeignSchema, find_arguments
 from onetool.core.names import nearest
 from onetool.core.schema import Schema
 from onetool.errors import ArgumentError
-from onetool.settings.model import CamelSection, to_upper
+from onetool.settings.sections import CamelSection, to_upper
 from onetool.sources.http import credentials
 from onetool.sources.http.body import BodyTemplate, parse_body
 from onetool.sources.http.placeholders import (

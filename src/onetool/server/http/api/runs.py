@@ -23,7 +23,7 @@ from onetool.server.http.json_body import RequestBody
 from onetool.server.http.models import Medium, RunAnswer, RunRequest
 from onetool.server.http.responses import json_response
 from onetool.server.http.routing import TEXT, Operation, ResponseSpec
-from onetool.settings.model import Token
+from onetool.settings.access import Token
 from onetool.util.large_data import is_large
 from onetool_child.json_types import JsonObject
 
