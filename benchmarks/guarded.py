@@ -30,7 +30,7 @@ from onetool.core.policy.effects import SessionLabels
 from onetool.core.policy.rules import Policy, Ruling
 from onetool.core.tool import Tool
 from onetool.settings.access import Agent
-from onetool.settings.model import Agent, Settings
+from onetool.settings.model import Settings
 from onetool.sources.upstream.checked_tools import accept, list_claims
 from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, identify_origin
 from onetool.state.documents import DocumentFile, Documents

@@ -18,7 +18,7 @@ from onetool.errors import ArgumentError, BudgetExceeded, StorageError, ToolErro
 from onetool.settings.model import Topic
 from onetool.state.counters import Counters
 from onetool.state.file_kinds import NoticeFiles
-from onetool.state.notices import NoticeFiles, count_message, publish
+from onetool.state.notices import count_message, publish
 from onetool.util.atomic import locked
 
 

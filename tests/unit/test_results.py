@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings, strategies as st
-from onetool.state.result_files import LOCK, USAGE
 from tests.state_support import ResultStore
 from tests.support import measure_seconds
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from onetool.errors import StorageError, ToolError
-from onetool.runs.results.blobs import Stored, select_oldest
 from onetool.state.result_parts import Part, ResultFiles, is_handle, new_handle
 from onetool.util.clock_watch import Clock
 from onetool.util.problem import check_version

@@ -30,7 +30,7 @@ from onetool.state.documents import DocumentFile
 from onetool.state.opening import open_files
 from onetool.state.session_store import SessionStore
 from onetool.state.sqlite_database import SealedDatabase, database_uri
-from onetool.state.stats import tables
+from onetool.state.stats.database import VERSION as STATISTICS_VERSION
 from onetool.util.background import exclusive, is_unchanged, put_aside
 from onetool.util.problem import (
     WARNING,
@@ -188,7 +188,7 @@ def check_stored_files(loaded: Loaded, seconds: float | None = None) -> list[Pro
             for file in files
             for found in _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)
         ),
-        *_check_database(data / "stats" / "stats.db", tables.VERSION, RECREATED, seconds),
+        *_check_database(data / "stats" / "stats.db", STATISTICS_VERSION, RECREATED, seconds),
         *_check_sealed(runs, run_store.VERSION, LOST_RUNS, seconds),
         *_check_sealed(
             SessionStore(private).database, session_store.VERSION, LOST_SESSIONS, seconds

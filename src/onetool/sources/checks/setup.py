@@ -24,7 +24,7 @@ from onetool.runs.snippets import expansion
 from onetool.settings.clients import text_files
 from onetool.settings.clients.catalog import CLIENTS, Client, Machine
 from onetool.settings.clients.client_servers import parse_settings
-from onetool.settings.clients.edits import value_at
+from onetool.settings.clients.text_files import value_at
 from onetool.settings.load import Examined, Loaded
 from onetool.settings.model import Server
 from onetool.settings.paths import Directories
