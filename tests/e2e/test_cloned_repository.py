@@ -24,8 +24,8 @@ from tests.support import PROGRAM, Connection, configure, connect, environment, 
 from onetool.settings.model import Server
 from onetool.settings.trust import is_trusted, trust
 from onetool.sources.extensions.environments import parse_header
+from onetool.sources.upstream.checked_tools import accept, list_claims
 from onetool.sources.upstream.definitions import Definition, identify_origin
-from onetool.sources.upstream.pins import accept, list_claims
 from onetool.state.document_kinds import SavedSnippet, SavedSnippets
 from onetool.state.documents import DocumentFile, Documents
 from onetool.state.run_records import Decision, Grant, RunRecord, RunState
