@@ -27,9 +27,9 @@ from benchmarks.lib import Row, WrongAnswer, interleave, memory
 
 from onetool.server.mcp.mcp_server import record_session
 from onetool.sources.bundles import BundleStore
-from onetool.sources.bundles.filenames import directory_names, tool_file_names
 from onetool.sources.bundles.model import BundleDraft, ToolDraft
 from onetool.sources.bundles.records import BundleFile, ToolFile
+from onetool.sources.bundles.rules import directory_names, tool_file_names
 
 FEW, MANY = 100, 100_000
 BUNDLES = 50

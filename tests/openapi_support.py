@@ -26,7 +26,7 @@ from onetool.core.schema import Schema
 from onetool.net.client import Request
 from onetool.sources.bundles.imported import BundleImport
 from onetool.sources.bundles.openapi import to_bundle
-from onetool.sources.http.backend import FileUploads
+from onetool.sources.http.body import FileUploads
 from onetool.sources.http.definition import HttpImpl
 from onetool.sources.http.placeholders import Placeholder, UploadedFile, Values
 from onetool.util.context import ToolContext

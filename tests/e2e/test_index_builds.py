@@ -21,7 +21,7 @@ from tests.support import eventually, run_cli
 from onetool.errors import BundleError
 from onetool.sources.bundles.bundle_index import UNFINISHED, write_tool
 from onetool.sources.bundles.bundle_storage import BundleDirectory
-from onetool.sources.bundles.store_lock import StoreLock
+from onetool.sources.bundles.filesystem import StoreLock
 
 pytestmark = pytest.mark.slow
 TOOLS, BATCH = 600, 50

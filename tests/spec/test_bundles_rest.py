@@ -27,7 +27,7 @@ from tests.support import eventually, give, search
 
 from onetool import ToolContext, tool
 from onetool.errors import ToolError
-from onetool.sources.bundles import BundleStore, store_lock
+from onetool.sources.bundles import BundleStore, filesystem
 from onetool.util.logging import Log
 from onetool_child.json_types import JsonObject
 
@@ -463,7 +463,7 @@ def test_a_body_that_is_too_large_is_413_with_or_without_content_length(rest: Re
 def test_a_store_locked_by_another_process_is_busy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_lock, "LOCK_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(filesystem, "LOCK_TIMEOUT_SECONDS", 0.1)
     with serve_app(tmp_path) as server:
         bundle = server.rest.bundle()
         with (tmp_path / "bundles" / ".lock").open("r+b") as lock:

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from onetool.errors import BundleError
 from onetool.sources.bundles import rules
-from onetool.sources.bundles.filenames import (
+from onetool.sources.bundles.rules import (
     directory_names,
     is_tool_file,
     parse_id,

@@ -10,7 +10,7 @@ import pytest
 from tests.bundles_support import Clock, expect_error, new_bundle, open_store, tool_body
 
 from onetool.sources.bundles import BundleStore, Page
-from onetool.sources.bundles.paging import PageTokens
+from onetool.sources.bundles.queries import PageTokens
 from onetool.state.sealing import PageKey
 
 FILTERS = ["tools", None, None, False]

@@ -26,10 +26,9 @@ from onetool.sources.bundles.bundle_index import (
     write_bundle,
     write_tool,
 )
-from onetool.sources.bundles.bundle_search import ToolQuery, find_ranked
 from onetool.sources.bundles.filesystem import Stamp
-from onetool.sources.bundles.records import BundleFile, ToolFile
-from onetool.sources.bundles.search_text import fold_name, list_words
+from onetool.sources.bundles.queries import ToolQuery, find_ranked
+from onetool.sources.bundles.records import BundleFile, ToolFile, fold_name, list_words
 from onetool.sources.search.index import index_rows
 from onetool.sources.search.words import deletions, is_one_typo_away
 

@@ -36,7 +36,7 @@ from onetool.runs.tool_loader import load_builtin_tools
 from onetool.settings.model import Server, Settings
 from onetool.settings.settings_reader import wrap_settings
 from onetool.sources.builtin import ot_tools
-from onetool.sources.bundles.source import _read_effects as read_effects
+from onetool.sources.bundles.stored_tools import read_effects
 from onetool.sources.extensions import static_analysis
 from onetool.sources.upstream.checked_tools import accept, list_claims
 from onetool.sources.upstream.definitions import Definition, ToolLists, cache_key, identify_origin

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from onetool.sources.bundles import rules
-from onetool.sources.bundles.openapi import names
+from onetool.sources.bundles.openapi.document import (
+    UniqueNames,
+    build_bundle_slug,
+    build_operation_slug,
+    is_python_name,
+    to_argument_name,
+    to_secret_name,
+    to_tags,
+    to_version,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,11 +37,11 @@ from onetool.sources.bundles.openapi import names
     ],
 )
 def test_an_operation_has_a_readable_slug(operation_id: str, slug: str) -> None:
-    assert names.build_operation_slug(operation_id, "get", "/pets/{petId}") == slug
+    assert build_operation_slug(operation_id, "get", "/pets/{petId}") == slug
 
 
 def test_an_operation_without_a_name_is_named_after_its_method() -> None:
-    assert names.build_operation_slug("", "get", "/") == "get"
+    assert build_operation_slug("", "get", "/") == "get"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +59,7 @@ def test_an_operation_without_a_name_is_named_after_its_method() -> None:
     ],
 )
 def test_a_bundle_is_named_by_the_user_or_after_its_title(name: str, title: str, slug: str) -> None:
-    assert names.build_bundle_slug(name, title) == slug
+    assert build_bundle_slug(name, title) == slug
 
 
 @pytest.mark.parametrize(
@@ -71,12 +80,12 @@ def test_a_bundle_is_named_by_the_user_or_after_its_title(name: str, title: str,
     ],
 )
 def test_a_version_is_made_valid(given: object, legal: str) -> None:
-    assert names.to_version(given) == legal
+    assert to_version(given) == legal
 
 
 def test_tags_are_valid_and_unique() -> None:
     given = ["Pull Requests", "pull-requests", "2fa", "Größe", "", "日本", "x" * 70]
-    assert names.to_tags(given) == ["pull-requests", "_2fa", "groe", "x" * 64]
+    assert to_tags(given) == ["pull-requests", "_2fa", "groe", "x" * 64]
 
 
 @pytest.mark.parametrize(
@@ -95,13 +104,13 @@ def test_tags_are_valid_and_unique() -> None:
     ],
 )
 def test_an_argument_name_is_a_python_identifier(name: str, argument: str) -> None:
-    assert names.to_argument_name(name, "query", names.UniqueNames("_")) == argument
+    assert to_argument_name(name, "query", UniqueNames("_")) == argument
 
 
 def test_a_second_argument_with_a_name_gets_its_location() -> None:
-    taken = names.UniqueNames("_")
+    taken = UniqueNames("_")
     made = [
-        names.to_argument_name("id", location, taken)
+        to_argument_name("id", location, taken)
         for location in ("path", "header", "body", "body", "body")
     ]
     assert made == ["id", "id_header", "id_body", "id_body_2", "id_body_3"]
@@ -121,30 +130,30 @@ def test_a_second_argument_with_a_name_gets_its_location() -> None:
 def test_a_secret_is_named_after_the_bundle_and_the_scheme(
     bundle: str, scheme: str, secret: str
 ) -> None:
-    assert names.to_secret_name(bundle, scheme) == secret
+    assert to_secret_name(bundle, scheme) == secret
 
 
 @given(st.text(), st.sampled_from(["get", "post"]), st.text())
 def test_slugs_are_valid_for_any_document(operation_id: str, method: str, path: str) -> None:
-    made = names.build_operation_slug(operation_id, method, path)
+    made = build_operation_slug(operation_id, method, path)
     assert rules.slug_problem(made) is None
-    assert names.is_python_name(made)
-    assert rules.slug_problem(names.build_bundle_slug(operation_id, path)) is None
+    assert is_python_name(made)
+    assert rules.slug_problem(build_bundle_slug(operation_id, path)) is None
 
 
 @given(st.text(), st.lists(st.text()))
 def test_versions_tags_and_secrets_are_valid_for_any_document(text: str, many: list[str]) -> None:
-    assert rules.version_problem(names.to_version(text)) is None
-    assert rules.tags_problem(names.to_tags(many)) is None
-    assert names.to_secret_name(text, text).isidentifier()
-    assert names.to_secret_name(text, text).isascii()
+    assert rules.version_problem(to_version(text)) is None
+    assert rules.tags_problem(to_tags(many)) is None
+    assert to_secret_name(text, text).isidentifier()
+    assert to_secret_name(text, text).isascii()
 
 
 @given(st.lists(st.text(max_size=70), max_size=20))
 def test_many_equal_names_stay_unique_and_valid(texts: list[str]) -> None:
-    for_slugs, for_arguments = names.UniqueNames(), names.UniqueNames("_")
-    slugs = [for_slugs.claim(names.build_operation_slug(text, "get", "/x")) for text in texts * 3]
-    arguments = [names.to_argument_name(text, "query", for_arguments) for text in texts * 3]
+    for_slugs, for_arguments = UniqueNames(), UniqueNames("_")
+    slugs = [for_slugs.claim(build_operation_slug(text, "get", "/x")) for text in texts * 3]
+    arguments = [to_argument_name(text, "query", for_arguments) for text in texts * 3]
     assert len(set(slugs)) == len(slugs)
     assert len(set(arguments)) == len(arguments)
     assert not [slug for slug in slugs if rules.slug_problem(slug)]

@@ -24,8 +24,8 @@ from onetool.server.http.request_checks import Bind
 from onetool.settings.model import Settings
 from onetool.sources.builtin.ot_tools import _list_tools
 from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.filesystem import StoreLock
 from onetool.sources.bundles.source import MAX_RECENT
-from onetool.sources.bundles.store_lock import StoreLock
 from onetool.util.logging import Log
 from onetool.util.sanitize import clean
 

@@ -22,11 +22,9 @@ from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.client import Request
 from onetool.sources.bundles import BundleStore, archive, importer
-from onetool.sources.bundles.difference import BundleDifference
-from onetool.sources.bundles.imported import BundleImport, list_missing_hosts
-from onetool.sources.bundles.importer import ImportResult, UpdateOptions
+from onetool.sources.bundles.imported import BundleImport, keep_disabled, list_missing_hosts
+from onetool.sources.bundles.importer import BundleDifference, ImportResult, UpdateOptions
 from onetool.sources.bundles.model import Bundle
-from onetool.sources.bundles.owner_marks import keep_disabled
 from onetool.util.context import Permission
 from onetool_child.json_types import JsonObject
 

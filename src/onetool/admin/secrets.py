@@ -21,7 +21,7 @@ from onetool.errors import ToolError
 from onetool.settings.planned_edit import ItemChange, PlannedEdit, check_secret_name
 from onetool.settings.settings_editor import SettingsEditor
 from onetool.sources.bundles.rules import check_slug
-from onetool.sources.bundles.secret_bindings import (
+from onetool.sources.bundles.stored_tools import (
     SECTION,
     SecretUse,
     change_bindings,

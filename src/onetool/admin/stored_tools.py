@@ -30,6 +30,7 @@ from onetool.app import OneTool
 from onetool.core.names import python_name
 from onetool.core.registry import RegistryEntry
 from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.imported import list_marks, list_names
 from onetool.sources.bundles.model import (
     Bundle,
     BundleDraft,
@@ -41,7 +42,6 @@ from onetool.sources.bundles.model import (
     Switch,
     ToolDraft,
 )
-from onetool.sources.bundles.owner_marks import list_marks, list_names
 from onetool.sources.bundles.reader import tool_not_found
 from onetool.sources.http.definition import HttpImpl
 from onetool.util.context import ToolContext

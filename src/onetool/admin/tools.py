@@ -32,9 +32,9 @@ from onetool.core.signature import signature
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.sources.bundles import BundleStore
+from onetool.sources.bundles.imported import list_marks, list_names
 from onetool.sources.bundles.model import Id, Moment, StoredTool, Switch
-from onetool.sources.bundles.owner_marks import list_marks, list_names
-from onetool.sources.bundles.paging import PageTokens
+from onetool.sources.bundles.queries import PageTokens
 from onetool.state.stats import summary
 from onetool.util.context import ToolContext, sort_permissions
 from onetool.util.time_format import in_utc

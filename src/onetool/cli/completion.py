@@ -309,7 +309,7 @@ class _Names:
     @cached_property
     def _bundles(self) -> dict[str, Path]:
         """Return the directory of each bundle by its slug."""
-        from onetool.sources.bundles.filenames import BUNDLE_FILE
+        from onetool.sources.bundles.rules import BUNDLE_FILE
 
         stored = paths.resolve_path(
             str(self.section("bundles").get("dir") or "bundles"),

@@ -32,11 +32,10 @@ from onetool.settings.clients.yaml_edit import flow
 from onetool.settings.load import Loaded, load
 from onetool.settings.paths import FOLDER, Directories
 from onetool.settings.trust import is_trusted, trust
-from onetool.sources.bundles.difference import FieldChange, ToolChange
 from onetool.sources.bundles.imported import BundleImport
-from onetool.sources.bundles.importer import UpdateOptions, read
-from onetool.sources.bundles.secret_bindings import SecretUse
+from onetool.sources.bundles.importer import FieldChange, ToolChange, UpdateOptions, read
 from onetool.sources.bundles.source import bundles_directory
+from onetool.sources.bundles.stored_tools import SecretUse
 from onetool.util.invisible import escape_invisible
 from onetool.util.problem import Problem
 from onetool.util.text import pluralize

@@ -1,8 +1,8 @@
 """The index of the store: the content of all files in one SQLite database, for lists and searches.
 
 It is a cache and is rebuilt if it is deleted. This module manages rows and connections; `sync`
-fills it from the files, `listing` and `bundle_search` query it. A `key` grows with the modification
-time, so that descending keys give the newest first.
+fills it from the files, `queries` reads it. A `key` grows with the modification time, so that
+descending keys give the newest first.
 """
 
 import json
@@ -15,12 +15,14 @@ from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from pathlib import Path
+from sqlite3 import Connection
 from threading import Lock, RLock
 
 from onetool.core.names import python_name
 from onetool.sources.bundles.filesystem import Stamp
-from onetool.sources.bundles.records import BundleFile, ToolFile
-from onetool.sources.bundles.search_text import (
+from onetool.sources.bundles.records import (
+    BundleFile,
+    ToolFile,
     fold_name,
     has_valid_structure,
     list_words,
@@ -30,8 +32,8 @@ from onetool.sources.search import index as search
 from onetool.util import atomic
 from onetool.util.sanitize import clean
 
-# Increase it with every change of what is written: here, in `search_text`, `onetool.util.sanitize`
-# or `onetool.sources.search`.
+# Increase it with every change of what is written: here, in `records`, `onetool.util.sanitize` or
+# `onetool.sources.search`.
 FORMAT = 1
 BUSY_SECONDS = 15.0
 KEYS_PER_MICROSECOND = 1024
@@ -85,15 +87,14 @@ class IndexMissing(Exception):
     """The index is missing, or was replaced by another."""
 
 
-def create_tables(database: sqlite3.Connection) -> None:
+def create_tables(database: Connection) -> None:
     database.executescript(SCHEMA)
     # The first version is the current time, so that a rebuilt index never repeats a version.
     database.execute("insert into meta values ('version', ?)", (time.time_ns() // 1000,))
 
 
 class BundleIndex:
-    """The database of an index: the current one of a directory, or one in memory that nobody else
-    sees.
+    """The database of an index: the current one of a directory, or a private one in memory.
 
     A connection is used by one thread at a time. In a directory, every database has a unique name,
     and the file `current` names the current one: SQLite keeps files next to a database, which must
@@ -103,9 +104,9 @@ class BundleIndex:
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
         self._pointer = directory / "current" if directory else Path()
-        self._idle: list[tuple[sqlite3.Connection, Path]] = []
+        self._idle: list[tuple[Connection, Path]] = []
         self._lock = Lock()
-        self._memory: sqlite3.Connection | None = None
+        self._memory: Connection | None = None
         self._memory_lock = RLock()
 
     @property
@@ -128,7 +129,7 @@ class BundleIndex:
             return False
 
     @contextmanager
-    def connection(self) -> Iterator[sqlite3.Connection]:
+    def connection(self) -> Iterator[Connection]:
         if self._directory is None:
             with self._memory_lock:
                 yield self._open_memory()
@@ -145,14 +146,14 @@ class BundleIndex:
             raise
         self._release(database, file)
 
-    def _open_memory(self) -> sqlite3.Connection:
+    def _open_memory(self) -> Connection:
         if self._memory is None:
             self._memory = open_database(":memory:")
             create_tables(self._memory)
         return self._memory
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[Connection]:
         """Open a read transaction: a consistent snapshot, regardless of concurrent writes."""
         with self.connection() as database:
             database.execute("begin")
@@ -160,12 +161,12 @@ class BundleIndex:
             database.execute("commit")
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[Connection]:
         with self.connection() as database, changing(database):
             yield database
 
     @contextmanager
-    def rebuilding(self) -> Iterator[sqlite3.Connection]:
+    def rebuilding(self) -> Iterator[Connection]:
         """Replace all databases with a new one as soon as it is complete.
 
         The caller holds the lock of the store.
@@ -188,9 +189,8 @@ class BundleIndex:
             raise
         for old in list(self._directory.iterdir()):
             if _OUR_NAMES.fullmatch(old.name) and not old.name.startswith(file.name):
-                with suppress(
-                    OSError
-                ):  # on systems that cannot delete open files, the next rebuild tries again
+                # On systems that cannot delete open files, the next rebuild tries again.
+                with suppress(OSError):
                     old.unlink()
 
     def checkpoint(self) -> None:
@@ -223,7 +223,7 @@ class BundleIndex:
             raise IndexMissing from None
         return file
 
-    def _acquire(self, file: Path) -> sqlite3.Connection:
+    def _acquire(self, file: Path) -> Connection:
         with self._lock:
             while self._idle:
                 database, its_file = self._idle.pop()
@@ -232,20 +232,19 @@ class BundleIndex:
                 database.close()
         return _connect(file)
 
-    def _release(self, database: sqlite3.Connection, file: Path) -> None:
+    def _release(self, database: Connection, file: Path) -> None:
         if database.in_transaction:  # an error of the caller, not of the database
             database.rollback()
         with self._lock:
             self._idle.append((database, file))
 
 
-def _connect(file: Path) -> sqlite3.Connection:
+def _connect(file: Path) -> Connection:
     database = open_database(f"{file.absolute().as_uri()}?mode=rw")
     try:
         database.execute("pragma synchronous = normal")
-        database.execute(
-            "pragma wal_autocheckpoint = 0"
-        )  # it would block while the lock of the store is held
+        # A checkpoint would block while the lock of the store is held.
+        database.execute("pragma wal_autocheckpoint = 0")
         (version,) = database.execute("pragma user_version").fetchone()
     except BaseException:
         database.close()
@@ -256,13 +255,13 @@ def _connect(file: Path) -> sqlite3.Connection:
     return database
 
 
-def open_database(address: str) -> sqlite3.Connection:
+def open_database(address: str) -> Connection:
     return sqlite3.connect(
         address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
 
 
-def _open_unfinished(file: Path) -> sqlite3.Connection:
+def _open_unfinished(file: Path) -> Connection:
     """Open the database that an interrupted process left, or a new one."""
     database = open_database(f"{file.absolute().as_uri()}?mode=rwc")
     try:
@@ -281,7 +280,7 @@ def _open_unfinished(file: Path) -> sqlite3.Connection:
     return database
 
 
-def _is_usable(database: sqlite3.Connection) -> bool:
+def _is_usable(database: Connection) -> bool:
     """Return whether a database is readable and has the tables of this version."""
     try:
         (version,) = database.execute("pragma user_version").fetchone()
@@ -290,20 +289,20 @@ def _is_usable(database: sqlite3.Connection) -> bool:
     return bool(version == FORMAT)
 
 
-def _finish(database: sqlite3.Connection) -> None:
+def _finish(database: Connection) -> None:
     _set_buffer_size(database, BUFFER_BYTES)
     # The mode is persistent. It is set here, because two connections that change it at once would
     # block each other.
     database.execute("pragma journal_mode = wal")
 
 
-def _set_buffer_size(database: sqlite3.Connection, number: int) -> None:
+def _set_buffer_size(database: Connection, number: int) -> None:
     """Set how many bytes FTS5 buffers before it writes: large buffers avoid merges."""
     database.execute("insert into forms (forms, rank) values ('hashsize', ?)", (number,))
 
 
 @contextmanager
-def changing(database: sqlite3.Connection) -> Iterator[None]:
+def changing(database: Connection) -> Iterator[None]:
     """Open a write transaction. It is rolled back if an error is raised."""
     with database:
         database.execute("begin immediate")
@@ -316,11 +315,11 @@ def changing(database: sqlite3.Connection) -> Iterator[None]:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def increment_version(database: sqlite3.Connection) -> None:
+def increment_version(database: Connection) -> None:
     database.execute("update meta set value = value + 1 where name = 'version'")
 
 
-def read_meta(database: sqlite3.Connection, name: str) -> int:
+def read_meta(database: Connection, name: str) -> int:
     (value,) = database.execute("select value from meta where name = ?", (name,)).fetchone()
     return int(value)
 
@@ -329,9 +328,7 @@ def microseconds(moment: datetime) -> int:
     return min(max((moment - EPOCH) // timedelta(microseconds=1), 0), MAX_MICROSECONDS)
 
 
-def write_bundle(
-    database: sqlite3.Connection, directory: str, file: BundleFile, stamp: Stamp
-) -> None:
+def write_bundle(database: Connection, directory: str, file: BundleFile, stamp: Stamp) -> None:
     deleted = None if file.soft_deleted_at is None else microseconds(file.soft_deleted_at)
     row = (
         file.id,
@@ -341,14 +338,13 @@ def write_bundle(
         file.is_enabled,
         deleted,
         _to_body(file),
+        stamp.mtime,
+        stamp.size,
     )
-    database.execute(
-        "insert or replace into bundles values (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (*row, stamp.mtime, stamp.size),
-    )
+    database.execute("insert or replace into bundles values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
 
-def drop_bundle(database: sqlite3.Connection, bundle_id: str) -> None:
+def drop_bundle(database: Connection, bundle_id: str) -> None:
     for (key,) in database.execute(
         "select key from tools where bundle = ?", (bundle_id,)
     ).fetchall():
@@ -357,7 +353,7 @@ def drop_bundle(database: sqlite3.Connection, bundle_id: str) -> None:
 
 
 def write_tool(
-    database: sqlite3.Connection,
+    database: Connection,
     bundle_id: str,
     name: str,
     file: ToolFile,
@@ -370,23 +366,25 @@ def write_tool(
     `known_words` are words that were written before.
     """
     key = _next_free_key(database, microseconds(file.modified_at))
-    starts = fold_name(file.slug), fold_name(file.display_name)
-    switches = file.is_enabled, has_valid_structure(file.arg_schema)
     summary = clean(file.description or file.display_name).strip().partition("\n")[0]
-    row = (
+    definition = len(file.description.encode()) + len(json.dumps(file.arg_schema))  # bytes, about
+    values = (
         key,
         file.id,
         bundle_id,
         file.slug,
         file.version,
         name,
-        *switches,
-        *starts,
+        file.is_enabled,
+        has_valid_structure(file.arg_schema),
+        fold_name(file.slug),
+        fold_name(file.display_name),
         summary,
         _to_body(file),
+        stamp.mtime,
+        stamp.size,
+        definition,
     )
-    definition = len(file.description.encode()) + len(json.dumps(file.arg_schema))  # bytes, about
-    values = (*row, stamp.mtime, stamp.size, definition)
     database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
     database.executemany(
         "insert into tags values (?, ?, ?, ?)",
@@ -402,21 +400,21 @@ def write_tool(
     search.learn(database, [*name_words, *chain.from_iterable(fields)], known_words)
 
 
-def bundle_names(database: sqlite3.Connection, bundle_id: str) -> tuple[str, str]:
+def bundle_names(database: Connection, bundle_id: str) -> tuple[str, str]:
     """Return the slug and the display name of a bundle, by which its tools are found too."""
     query = "select slug, json_extract(body, '$.displayName') from bundles where id = ?"
     slug, name = database.execute(query, (bundle_id,)).fetchone()
     return slug, name
 
 
-def drop_tool(database: sqlite3.Connection, key: int) -> None:
+def drop_tool(database: Connection, key: int) -> None:
     search.index_rows(database)  # FTS5 must not delete what it does not have
     search.drop(database, key)
     for table in ("words", "tags", "tools"):
         database.execute(f"delete from {table} where key = ?", (key,))  # noqa: S608 - names of ours
 
 
-def _next_free_key(database: sqlite3.Connection, moment: int) -> int:
+def _next_free_key(database: Connection, moment: int) -> int:
     while True:
         first = moment * KEYS_PER_MICROSECOND
         span = (first, first + KEYS_PER_MICROSECOND)

@@ -18,22 +18,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from sqlite3 import Connection
 from threading import Event, Lock, Thread, local
 from typing import TypeVar
 
 from onetool.errors import BundleError
 from onetool.sources.bundles import filesystem
 from onetool.sources.bundles.bundle_index import BundleIndex, IndexMissing, increment_version
-from onetool.sources.bundles.filenames import (
+from onetool.sources.bundles.filesystem import Scratch, StoreLock, WriteMark, sync_directory
+from onetool.sources.bundles.records import BundleFile, ToolFile, Unreadable
+from onetool.sources.bundles.rules import (
     BUNDLE_FILE,
     directory_names,
     parse_id,
     tool_file_names,
+    unavailable,
 )
-from onetool.sources.bundles.filesystem import Scratch, sync_directory
-from onetool.sources.bundles.records import BundleFile, ToolFile, Unreadable
-from onetool.sources.bundles.rules import unavailable
-from onetool.sources.bundles.store_lock import StoreLock, WriteMark
 from onetool.sources.bundles.sync import BATCH_FILES, IndexSync, is_directory, sort_paths
 from onetool.state.storage import BundleFiles
 from onetool.util.clock_watch import Clock
@@ -45,12 +45,8 @@ CHECK_SECONDS = 1.0  # time between two checks of the files for the index in mem
 REAP_SECONDS = 3600.0  # time between two removals of expired bundles
 RETRY_SECONDS = 5.0  # time until writing the index is tried again
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_DAMAGED = {
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,
-    sqlite3.SQLITE_CONSTRAINT,
-}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_DAMAGED |= {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 
 
 class BundleDirectory:
@@ -98,7 +94,7 @@ class BundleDirectory:
         """Whether there is an index to read, on disk or, if that cannot be written, in memory."""
         return not self.root.is_dir() or self.index.is_ready or self._memory.is_ready
 
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def read(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` finds in the index.
 
         `work` may be called twice if the index is damaged.
@@ -118,7 +114,7 @@ class BundleDirectory:
             self._update_memory(database)
             return work(database)
 
-    def _update_memory(self, database: sqlite3.Connection) -> None:
+    def _update_memory(self, database: Connection) -> None:
         """Compare the index in memory with the files.
 
         This neither takes the lock of the store nor writes anything.
@@ -137,7 +133,7 @@ class BundleDirectory:
         IndexSync(self.root).update_all(database, Event())
         self._memory_checked = self._monotonic()
 
-    def _read_index(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _read_index(self, work: Callable[[Connection], T]) -> T:
         for _ in range(ATTEMPTS):
             self._recover()
             with self._repairing_index(), self.index.reading() as database:
@@ -147,12 +143,10 @@ class BundleDirectory:
         raise unavailable("its index was deleted while it was being built")
 
     def _use_memory(self, error: Exception) -> None:
-        """Read from the index in memory for some seconds, after it has been compared with the
-        files.
-        """
-        self.problem = Problem.of(
-            error if isinstance(error, BundleError) else storage_error(self.root, error)
-        )
+        """Compare the index in memory with the files, and read from it for some seconds."""
+        if not isinstance(error, BundleError):
+            error = storage_error(self.root, error)
+        self.problem = Problem.of(error)
         self._memory_until = self._monotonic() + RETRY_SECONDS
         self._memory_checked = float("-inf")
 
@@ -170,9 +164,7 @@ class BundleDirectory:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Hold the lock, with an index that agrees with the files; if it cannot be written, with
-        one in memory.
-        """
+        """Hold the lock, with an index that agrees with the files, if need be one in memory."""
         with self.converting_errors(), self._hold_lock():
             try:
                 self._repair()

@@ -13,10 +13,8 @@ from pathlib import Path
 
 from onetool.errors import BundleError
 from onetool.sources.bundles import rules
-from onetool.sources.bundles.builtins import BuiltIns
 from onetool.sources.bundles.bundle_index import read_meta
 from onetool.sources.bundles.bundle_storage import BundleDirectory
-from onetool.sources.bundles.filenames import BUNDLE_FILE
 from onetool.sources.bundles.model import (
     Bundle,
     BundleDraft,
@@ -26,11 +24,11 @@ from onetool.sources.bundles.model import (
     check_depth,
     now,
 )
-from onetool.sources.bundles.paging import PageTokens
+from onetool.sources.bundles.queries import BUNDLE, BundleRow, PageTokens, ToolRow
 from onetool.sources.bundles.reader import BundleReader, UsageCounts, to_stored_tool
 from onetool.sources.bundles.records import MAX_FILE_BYTES, BundleFile, ToolFile
-from onetool.sources.bundles.rows import BUNDLE, BundleRow, ToolRow
-from onetool.sources.bundles.sync import list_problems
+from onetool.sources.bundles.rules import BUNDLE_FILE
+from onetool.sources.bundles.sync import BuiltIns, list_problems
 from onetool.sources.http import credentials
 from onetool.state.sealing import PageKey
 from onetool.state.stats.database import StatisticsFile

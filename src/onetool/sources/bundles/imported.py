@@ -1,30 +1,35 @@
-"""The result of reading an OpenAPI document or a ZIP archive: request bodies for the store, and
-remaining steps.
+"""The result of reading an OpenAPI document or a ZIP archive, and names that an owner disabled.
 
-Nothing is stored here.
+`BundleImport` has request bodies for the store and remaining steps; nothing is stored here.
+
+The names under which an owner disables stored tools and bundles outlive what they name. A tool or
+bundle that is deleted and stored again, by any request or import, stays disabled until an owner
+enables it.
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from onetool.errors import ConfigError, NetworkError
 from onetool.net import HostRules
 from onetool.net.hosts import parse_target
-from onetool.sources.bundles.secret_bindings import SecretUse, find_secret_uses
+from onetool.sources.bundles.stored_tools import SecretUse, find_secret_uses
+from onetool.state.document_kinds import EVERYTHING
 from onetool_child.json_types import JsonObject
 
-ToolEntry = tuple[str, str, JsonObject]
+if TYPE_CHECKING:
+    from onetool.sources.bundles import BundleStore
+    from onetool.sources.bundles.model import StoredTool
+
+ToolEntry = tuple[str, str, JsonObject]  # slug, version and body
 
 
 @dataclass(frozen=True, slots=True)
 class BundleImport:
-    """A bundle to import.
-
-    `tools` are `(slug, version, body)`; `hosts` belong in http.allowedHosts, `secrets` in
-    secrets.yaml.
-    """
+    """A bundle to import. `hosts` belong in http.allowedHosts, `secrets` in secrets.yaml."""
 
     bundle: JsonObject
     tools: list[ToolEntry]
@@ -66,9 +71,7 @@ def _is_allowed(rules: HostRules, host: str) -> bool:
 
 
 def parse_host(url: str) -> str:
-    """Return the host as in http.allowedHosts: with the port only if it is not the default of the
-    scheme.
-    """
+    """Return the host as in http.allowedHosts: with its port, unless that is the default."""
     try:
         return parse_target(url).authority
     except NetworkError:  # its calls are rejected
@@ -78,3 +81,47 @@ def parse_host(url: str) -> str:
 def max_value_count(text: bytes) -> int:
     """Return an upper bound for the number of values in a JSON text, without parsing it."""
     return 1 + sum(text.count(sign) for sign in (b"[", b"{", b","))
+
+
+# --- owner marks ----------------------------------------------------------------------------------
+
+
+def list_names(slug: str, tool: str, version: str) -> list[str]:
+    """Return the names that cover a version of a tool, whether it exists or not."""
+    return [f"{slug}.{tool}", f"{slug}.{tool}@{version}"]
+
+
+def list_marks(store: "BundleStore", tools: "Sequence[StoredTool]", *, on: bool) -> list[str]:
+    """Return what to mark after these versions of a tool were enabled or disabled.
+
+    The name without a version is marked if no version is left, so that no new one takes over.
+    Blocks on disk access.
+    """
+    marks = []
+    for tool in tools:
+        name, with_version = list_names(tool.bundle_slug, tool.slug, tool.version)
+        marks += [tool.id, with_version]
+        versions = store.list_bundle_tools(tool.bundle_id, tool.slug)
+        if on or not any(version.is_enabled for version in versions):
+            marks.append(name)
+    return marks
+
+
+def keep_disabled(found: BundleImport, marks: Collection[str]) -> BundleImport:
+    """Return the import with what an owner disabled stored as disabled."""
+    slug = found.bundle["slug"]
+    problems = [*found.problems]
+
+    def is_marked(*names: str) -> bool:
+        return not {EVERYTHING, *names}.isdisjoint(marks)
+
+    bundle = found.bundle
+    if is_marked(slug):
+        bundle = {**bundle, "isEnabled": False}
+    tools = []
+    for tool, version, body in found.tools:
+        is_kept = is_marked(*list_names(slug, tool, version))
+        tools.append((tool, version, {**body, "isEnabled": False} if is_kept else body))
+        if is_kept:
+            problems.append(f"{slug}.{tool}: stored as disabled, because an owner disabled it")
+    return replace(found, bundle=bundle, tools=tools, problems=problems)

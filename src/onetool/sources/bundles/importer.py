@@ -2,27 +2,173 @@
 
 A stored version never changes: existing tools stay and new ones are added. A tool that exists with
 the same version but other content is rejected, unless the update may choose another version. Local
-edits stay in use, unless the update replaces them.
+edits stay in use, unless the update replaces them. The difference between the stored bundle and a
+newer document compares each tool with the version that is called by its name, and masks literal
+credentials.
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import chain, count, islice, takewhile
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
 
 from onetool.errors import BundleError
-from onetool.sources.bundles import BundleStore, difference
-from onetool.sources.bundles.difference import BundleDifference, ToolChange, ToolOutline
+from onetool.sources.bundles import BundleStore
 from onetool.sources.bundles.imported import BundleImport, ToolEntry
-from onetool.sources.bundles.model import Bundle, StoredTool, ToolDraft
+from onetool.sources.bundles.model import Bundle, StoredModel, StoredTool, ToolDraft
 from onetool.sources.bundles.rules import invalid
+from onetool.sources.http import credentials
+from onetool.util.sanitize import clean
+from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_VERSION_STEM = 58  # of the 64 characters of a version, to leave room for a numeric suffix
 ZIP_MAGIC = b"PK\x03\x04"
 MAX_SLUG_STEM = 58  # of the 64 characters of a slug, to leave room for a numeric suffix
 _IN_YAML = re.compile(rb"""^["']?(?:openapi|swagger)["']?[ \t]*:""", re.MULTILINE)
 _IN_BRACES = re.compile(rb"""[{,\s]["']?(?:openapi|swagger)["']?\s*:\s*["']?[23]""")
+
+
+# --- the difference between a stored bundle and a newer document ------------------------------------
+
+
+Part = Literal["request", "parameter", "description", "output"]
+Content = StoredTool | ToolDraft
+MAX_CHANGES = 100  # of one tool
+MAX_VALUE_CHARS = 300
+CONTEXT_CHARS = 40  # before the first difference of long values
+FIELDS = tuple(name for name in ToolDraft.model_fields if name not in {"is_enabled", "origin"})
+
+
+class _Part(StoredModel):
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+
+class FieldChange(_Part):
+    """A changed part of a tool."""
+
+    part: Part
+    name: str
+    before: str | None = Field(description="null if it is new")
+    after: str | None = Field(description="null if it is removed")
+
+
+class ToolChange(_Part):
+    """A tool that the document changes."""
+
+    slug: str
+    version: str = Field(description="Version that is called now")
+    new_version: str
+    is_edited: bool = Field(
+        description="Whether the current version was not imported, but written here"
+    )
+    changes: list[FieldChange]
+
+
+class ToolOutline(_Part):
+    slug: str
+    version: str
+    request: str
+
+
+class BundleDifference(_Part):
+    """The changes that the document makes in the bundle."""
+
+    added: list[ToolOutline] = Field(default_factory=list)
+    removed: list[ToolOutline] = Field(default_factory=list)
+    changed: list[ToolChange] = Field(default_factory=list)
+    unchanged: Annotated[int, Field(ge=0)] = 0
+
+
+def find_current(versions: Iterable[StoredTool]) -> StoredTool:
+    """Return the version that is called by the tool's name: the newest enabled one, if any."""
+    return max(versions, key=lambda tool: (tool.is_enabled, tool.created_at))
+
+
+def has_same_content(one: Content, other: Content) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in FIELDS)
+
+
+def outline_tool(slug: str, version: str, tool: Content) -> ToolOutline:
+    impl = _mask(tool)
+    request = f"{impl.get('method', 'GET')} {impl.get('urlTemplate', '')}" if impl else tool.type
+    return ToolOutline(slug=slug, version=version, request=_shorten(request))
+
+
+def list_changes(old: Content, new: Content) -> list[FieldChange]:
+    """Return what differs between two versions of a tool."""
+    parts: Mapping[Part, Callable[[Content], JsonMapping]] = {
+        "request": _mask,
+        "parameter": _list_parameters,
+        "description": _list_texts,
+        "output": lambda tool: {"outputSchema": tool.output_schema},
+    }
+    changes = (_compare(part, read(old), read(new)) for part, read in parts.items())
+    return [*islice(chain.from_iterable(changes), MAX_CHANGES)]
+
+
+def _list_texts(tool: Content) -> dict[str, str | None]:
+    tags = ", ".join(tool.tags)
+    return {
+        "displayName": tool.display_name,
+        "description": tool.description or None,
+        "tags": tags or None,
+    }
+
+
+def _compare(part: Part, old: JsonMapping, new: JsonMapping) -> Iterator[FieldChange]:
+    for name in {**old, **new}:
+        if old.get(name) != new.get(name):
+            texts = (None if side.get(name) is None else _render(side[name]) for side in (old, new))
+            before, after = _shorten_pair(*texts)
+            yield FieldChange(part=part, name=_shorten(name), before=before, after=after)
+
+
+def _list_parameters(tool: Content) -> dict[str, str]:
+    """Return the parameters with their schemas as text; other parts of the schema are one entry."""
+    schema = tool.arg_schema
+    properties = schema.get("properties")
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    parameters = {
+        str(name): f"{_render(part)}{' (required)' if name in needed else ''}"
+        for name, part in (properties.items() if isinstance(properties, dict) else ())
+    }
+    rest = {
+        key: value for key, value in schema.items() if key not in {"properties", "required", "type"}
+    }
+    return {**parameters, **({"(schema)": _render(rest)} if rest else {})}
+
+
+def _mask(tool: Content) -> JsonObject:
+    return credentials.mask(tool.http_impl) or {}
+
+
+def _render(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _shorten_pair(before: str | None, after: str | None) -> tuple[str | None, str | None]:
+    """Return both texts, from shortly before the first difference if they are long."""
+    if before is None or after is None:
+        return before and _shorten(before), after and _shorten(after)
+    start = 0
+    if max(len(before), len(after)) > MAX_VALUE_CHARS:
+        pairs = takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
+        start = max(0, len(list(pairs)) - CONTEXT_CHARS)
+    dots = "…" if start else ""
+    return _shorten(dots + before[start:]), _shorten(dots + after[start:])
+
+
+def _shorten(text: str) -> str:
+    return clean(text, MAX_VALUE_CHARS)
+
+
+# --- updates --------------------------------------------------------------------------------------
 
 
 class VersionConflict(Exception):
@@ -70,9 +216,9 @@ class UpdatePlan:
         versions = {tool.version: tool for tool in self._stored.get(slug, ())}
         same = versions.get(version)
         if not versions:
-            self.difference.added.append(difference.outline_tool(slug, version, new))
+            self.difference.added.append(outline_tool(slug, version, new))
             self.added.append(entry)
-        elif same is not None and difference.has_same_content(same, new):
+        elif same is not None and has_same_content(same, new):
             self._count_unchanged()
         elif same is not None and not self._options.renames_versions:
             raise VersionConflict(
@@ -83,14 +229,14 @@ class UpdatePlan:
 
     def _change(self, entry: ToolEntry, new: ToolDraft, versions: dict[str, StoredTool]) -> None:
         slug, version, body = entry
-        current = difference.find_current(versions.values())
+        current = find_current(versions.values())
         free = _find_free_version(version, versions)
-        if difference.has_same_content(current, new):
+        if has_same_content(current, new):
             self._count_unchanged()
             self.added.extend([entry] if free == version else [])
             return
         is_edited = new.origin is not None and current.origin is None
-        changes = difference.list_changes(current, new)
+        changes = list_changes(current, new)
         self.difference.changed.append(
             ToolChange(
                 slug=slug,
@@ -117,9 +263,9 @@ class UpdatePlan:
             return
         known = {slug for slug, _, _ in found.tools}
         for slug, versions in self._stored.items():
-            current = difference.find_current(versions)
+            current = find_current(versions)
             if slug not in known and current.origin is not None and current.is_enabled:
-                yield difference.outline_tool(slug, current.version, current)
+                yield outline_tool(slug, current.version, current)
 
 
 def _find_free_version(version: str, versions: Collection[str]) -> str:
@@ -143,9 +289,7 @@ class ImportResult:
 
 
 def is_bundle(content: bytes) -> bool:
-    """Return whether the content is a ZIP archive, or a document that declares itself as OpenAPI or
-    Swagger.
-    """
+    """Return whether the content is a ZIP archive, or declares itself as OpenAPI or Swagger."""
     if content.startswith(ZIP_MAGIC):
         return True
     text = content.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -153,9 +297,7 @@ def is_bundle(content: bytes) -> bool:
 
 
 def _declares_version(text: bytes) -> bool:
-    """Return whether the document has a version key: at the top level in JSON, else anywhere (YAML,
-    or comments).
-    """
+    """Return whether the document has a version key: at the top level, or anywhere if not JSON."""
     import orjson
 
     try:
@@ -179,7 +321,7 @@ def read(
     """
     from onetool.sources.bundles import archive
     from onetool.sources.bundles.openapi import to_bundle
-    from onetool.sources.bundles.openapi.names import build_bundle_slug
+    from onetool.sources.bundles.openapi.document import build_bundle_slug
 
     if not content.startswith(ZIP_MAGIC):
         return to_bundle(content, name=name, server=server, auth=auth, headers=headers)
@@ -207,11 +349,9 @@ def import_bundle(
     """
     existing = store.bundle_by_slug(found.bundle["slug"])
     if existing is None or existing.slug != found.bundle["slug"]:
-        return (
-            ImportResult(_preview(found), is_new=True, added=found.tools)
-            if dry
-            else _import_new(store, found)
-        )
+        if dry:
+            return ImportResult(_preview(found), is_new=True, added=found.tools)
+        return _import_new(store, found)
     _reject_different(store, found, existing)
     try:
         plan = UpdatePlan(found, store.list_bundle_tools(existing.id), options or UpdateOptions())
@@ -234,13 +374,11 @@ def _apply_update(store: BundleStore, result: ImportResult) -> None:
 
 
 def compute_basis(store: BundleStore, bundle: Bundle) -> str:
-    """Return a digest of the versions of a bundle, which changes with each change that a difference
-    depends on.
-    """
-    tools = sorted(
-        (tool.slug, tool.version, tool.is_enabled) for tool in store.list_bundle_tools(bundle.id)
-    )
-    return hashlib.sha256(repr((bundle.id, bundle.is_enabled, tools)).encode()).hexdigest()[:32]
+    """Return a digest of a bundle's versions that changes whenever a difference may change."""
+    stored = store.list_bundle_tools(bundle.id)
+    tools = sorted((tool.slug, tool.version, tool.is_enabled) for tool in stored)
+    content = repr((bundle.id, bundle.is_enabled, tools))
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def _import_new(store: BundleStore, found: BundleImport) -> ImportResult:

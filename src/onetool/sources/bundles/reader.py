@@ -17,15 +17,11 @@ from onetool.core.names import python_name
 from onetool.core.registry import RegistryEntry
 from onetool.errors import BundleError, ToolError
 from onetool.sources.bundles import rules
-from onetool.sources.bundles.builtins import BuiltIns
 from onetool.sources.bundles.bundle_index import microseconds, read_meta
-from onetool.sources.bundles.bundle_search import RANKS, ToolQuery, find_ranked, open_reader, score
 from onetool.sources.bundles.bundle_storage import BundleDirectory
-from onetool.sources.bundles.filenames import BUNDLE_FILE, tool_file_names
 from onetool.sources.bundles.filesystem import Stamp, read_stamp
 from onetool.sources.bundles.model import Bundle, Page, StoredTool, ToolHit, timestamp
-from onetool.sources.bundles.paging import PageTokens, check_page_size
-from onetool.sources.bundles.rows import (
+from onetool.sources.bundles.queries import (
     BODIES_WITH,
     BUNDLE,
     COUNTS,
@@ -33,14 +29,23 @@ from onetool.sources.bundles.rows import (
     NAMED_TOOL,
     NAMES,
     PACKS,
+    RANKS,
     TOOL,
     BundleRow,
     Filters,
+    PageTokens,
     StoredPack,
+    ToolQuery,
     ToolRow,
+    check_page_size,
+    find_ranked,
     list_bundles,
     list_tools,
+    open_reader,
+    score,
 )
+from onetool.sources.bundles.rules import BUNDLE_FILE, tool_file_names
+from onetool.sources.bundles.sync import BuiltIns
 from onetool.state.stats.database import StatisticsDatabase
 
 if TYPE_CHECKING:
@@ -116,7 +121,7 @@ class BundleReader:
             return row
         if row is None:
             ending = f"-{bundle_id}/{BUNDLE_FILE}"
-            problems = self._select(lambda path: path, "select path from problems")
+            problems = self._select(str, "select path from problems")
             changed = [path for path in problems if path.endswith(ending)]
         else:
             changed = self._list_changed([f"{row.directory}/{BUNDLE_FILE}"], row.stamp)
@@ -238,7 +243,7 @@ class BundleReader:
         self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
     ) -> Page[ToolHit]:
         """Return the best hits first, and the newest first in each rank (see
-        `onetool.sources.bundles.bundle_search`).
+        `onetool.sources.bundles.queries`).
 
         The position of a hit is its rank, its key, and the number of its index.
         """

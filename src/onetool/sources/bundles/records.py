@@ -2,10 +2,11 @@
 
 Files with a newer schema version or invalid content raise `Unreadable` with a reason. Reading
 checks the structure, but not the content of schemas and requests: their errors are reported when
-the tool is called.
+the tool is called. The words by which a tool is found come from its file.
 """
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from typing import ClassVar, Self
 
@@ -29,11 +30,14 @@ from onetool.sources.bundles.model import (
     camel_case,
     impl_problem,
 )
+from onetool.sources.search import SearchDocument
+from onetool.sources.search.words import HIDDEN, fold, squeeze, words
 from onetool.util.problem import UPGRADE
 from onetool_child.json_types import JsonObject
 
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 1 << 20
+MAX_INDEXED_LENGTH = 4_000  # of a description
 
 
 class Unreadable(Exception):
@@ -162,3 +166,62 @@ class ToolFile(_File):
         if problem:
             raise ValueError(problem)
         return self
+
+
+# --- search text ----------------------------------------------------------------------------------
+
+
+def list_words(tool: ToolFile, bundle: tuple[str, str]) -> list[list[str]]:
+    """Return the words of each field. `bundle` are the names of its bundle.
+
+    Names of several words are included without separators too, for matches inside words.
+    """
+    names = [words(name) for name in (tool.slug, tool.display_name)]
+    for name_words, name in zip(names, (tool.slug, tool.display_name), strict=True):
+        name_words.append(f"{HIDDEN}{squeeze(name)}")
+    others = (" ".join(tool.tags), tool.description[:MAX_INDEXED_LENGTH], " ".join(bundle))
+    return [*names, *map(words, others)]
+
+
+def fold_name(text: str) -> str:
+    return fold(text.strip())
+
+
+def to_document(tool: ToolFile, bundle_slug: str) -> SearchDocument:
+    """Return the tool as a document for `ot.search`."""
+    about = f"{tool.display_name}. {tool.description} {' '.join(tool.tags)}"
+    parts = (
+        tool.arg_schema["properties"].items()
+        if has_valid_structure(tool.arg_schema) and "properties" in tool.arg_schema
+        else ()
+    )
+    arguments = (
+        f"{name} {part.get('description', '')}" if isinstance(part, Mapping) else name
+        for name, part in parts
+    )
+    return SearchDocument("tool", f"{bundle_slug}.{tool.slug}", about, " ".join(arguments))
+
+
+def has_valid_structure(schema: object) -> bool:
+    """Return whether a schema has the structure that signatures and searches rely on.
+
+    It may still be invalid.
+    """
+    if not isinstance(schema, Mapping):
+        return False
+    parts = schema.get("properties", {})
+    required = schema.get("required", [])
+    return (
+        isinstance(parts, Mapping)
+        and isinstance(required, list)
+        and all(map(_is_valid_property, parts.values()))
+    )
+
+
+def _is_valid_property(part: object) -> bool:
+    if isinstance(part, bool):
+        return True
+    kinds = {"type": str | list, "enum": list, "description": str}
+    return isinstance(part, Mapping) and all(
+        isinstance(part[key], kind) for key, kind in kinds.items() if key in part
+    )

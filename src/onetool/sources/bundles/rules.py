@@ -1,12 +1,17 @@
-"""Validation of slugs, versions, tags, display names and IDs, with the error messages.
+"""Validation of slugs, versions, tags, display names and IDs, and their file names.
 
 Values are neither normalized nor trimmed: an accepted value is stored as sent. Only IDs are
 converted to lower case.
+
+File names are safe on file systems that fold case or normalize Unicode, and readable if possible.
+Lower-case ASCII names are used unchanged; any other slug or version is followed by a digest of its
+exact spelling, which alone identifies the file.
 """
 
 import re
 import unicodedata
 from functools import cache
+from hashlib import blake2b
 from pathlib import Path
 
 from onetool.errors import BundleError
@@ -23,6 +28,13 @@ _UUID_7 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0
 _PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 _TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+BUNDLE_FILE = "bundle.json"
+SUFFIX = ".json"
+# Of the readable part; some encrypted file systems accept at most 143 bytes in all.
+MAX_READABLE_BYTES = 90
+_PLAIN_SLUG = re.compile(r"[a-z0-9-]+")
+_PLAIN_PAIR = re.compile(r"[a-z0-9-]+@[a-z0-9.-]+")
+_UUID_LENGTH = 36
 
 
 def invalid(message: str, **details: object) -> BundleError:
@@ -112,9 +124,7 @@ def display_name_problem(text: str) -> str | None:
         return "it must not be blank"
     if len(text) > MAX_DISPLAY_NAME_LENGTH:
         return f"it has {len(text)} characters (at most {MAX_DISPLAY_NAME_LENGTH})"
-    if not text.isprintable() and any(
-        unicodedata.category(character) == "Cc" for character in text
-    ):
+    if "Cc" in map(unicodedata.category, text):
         return "it must be one line without control characters"
     if escape_invisible(text) != text:
         return f"it contains invisible characters: {escape_invisible(text)!r}"
@@ -128,9 +138,7 @@ def description_problem(text: str) -> str | None:
 
 
 def unwritable_problem(text: str) -> str | None:
-    """Return a problem if the text has lone surrogates: JSON can escape them, but UTF-8 cannot
-    encode them.
-    """
+    """Return the problem of lone surrogates, which JSON can escape but UTF-8 cannot encode."""
     return "it contains a lone surrogate (half of a character)" if _SURROGATE.search(text) else None
 
 
@@ -152,3 +160,48 @@ def _character_problem(text: str, allowed: str) -> str | None:
 
 def _quote(text: object) -> str:
     return repr(text) if len(str(text)) <= MAX_NAME_LENGTH else f"{str(text)[:MAX_NAME_LENGTH]!r}…"
+
+
+# --- file names -----------------------------------------------------------------------------------
+
+
+def tool_file_names(slug: str, version: str) -> tuple[str, ...]:
+    """Return the names that the file of this tool may have, the readable one first."""
+    pair = f"{slug}@{version}"
+    if _PLAIN_PAIR.fullmatch(pair):
+        return (f"{pair}{SUFFIX}",)
+    return f"{_truncate(pair)}{_digest_suffix(pair)}", f"tool{_digest_suffix(pair)}"
+
+
+def is_tool_file(name: str, slug: str, version: str) -> bool:
+    """Return whether a file name belongs to this tool. The part before a digest is ignored."""
+    pair = f"{slug}@{version}"
+    if _PLAIN_PAIR.fullmatch(pair):
+        return name == f"{pair}{SUFFIX}"
+    return name.endswith(_digest_suffix(pair))
+
+
+def directory_names(slug: str, bundle_id: str) -> tuple[str, ...]:
+    """Return the names that a new directory may have, the readable one first.
+
+    The name stays if the slug changes.
+    """
+    if _PLAIN_SLUG.fullmatch(slug):
+        return (f"{slug}-{bundle_id}",)
+    return f"{_truncate(slug)}-{bundle_id}", f"bundle-{bundle_id}"
+
+
+def parse_id(directory: str) -> str | None:
+    """Return the bundle ID at the end of a directory name; None if there is none."""
+    bundle_id = directory[-_UUID_LENGTH:]
+    dash = directory[-_UUID_LENGTH - 1 : -_UUID_LENGTH]
+    return bundle_id if dash == "-" and is_id(bundle_id) else None
+
+
+def _digest_suffix(pair: str) -> str:
+    return f"~{blake2b(pair.encode(), digest_size=16).hexdigest()}{SUFFIX}"
+
+
+def _truncate(text: str) -> str:
+    """Cut the text to the maximum length, at a character boundary."""
+    return unicodedata.normalize("NFC", text).encode()[:MAX_READABLE_BYTES].decode(errors="ignore")

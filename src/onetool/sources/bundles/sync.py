@@ -1,20 +1,29 @@
-"""Synchronization of the index with the files of the store: all files, or those that changed.
+"""Synchronization of the index with the files of the store, and the built-in bundles.
 
 The files are authoritative. A file that cannot be read is recorded as a problem and left unchanged.
 Everything except `find_differences` requires the lock of the store.
+
+Built-in bundles are a directory with the layout of the store, read into memory and never written.
+They can only be enabled and disabled. The user's choices are kept in a file of the store, by ID,
+and override the shipped defaults. Built-in bundles are queried in the same way as stored ones.
 """
 
+import json
 import os
-import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from shlex import quote
-from threading import Event
+from sqlite3 import Connection
+from threading import Event, RLock
+from typing import TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
 
 from onetool.sources.bundles import filesystem
 from onetool.sources.bundles.bundle_index import (
+    BundleIndex,
     bundle_names,
     changing,
     drop_bundle,
@@ -22,15 +31,28 @@ from onetool.sources.bundles.bundle_index import (
     write_bundle,
     write_tool,
 )
-from onetool.sources.bundles.filenames import BUNDLE_FILE, is_tool_file, parse_id, tool_file_names
-from onetool.sources.bundles.filesystem import Stamp
-from onetool.sources.bundles.records import BundleFile, ToolFile, Unreadable
-from onetool.sources.bundles.rules import unavailable
+from onetool.sources.bundles.filesystem import Stamp, read_stamp
+from onetool.sources.bundles.model import camel_case
+from onetool.sources.bundles.records import (
+    SCHEMA_VERSION,
+    BundleFile,
+    ToolFile,
+    Unreadable,
+    check_version,
+)
+from onetool.sources.bundles.rules import (
+    BUNDLE_FILE,
+    is_tool_file,
+    parse_id,
+    tool_file_names,
+    unavailable,
+)
 from onetool.sources.search.index import index_rows
 from onetool.util.problem import Problem, storage_problem
 
 BATCH_FILES = 5_000  # files whose rows are committed together
 STORE_FILES = {"builtins.json"}  # next to the directories of bundles
+T = TypeVar("T")
 
 
 class IndexSync:
@@ -40,7 +62,7 @@ class IndexSync:
         self._known_words: set[str] = set()
         self._has_all_paths = False  # whether the tools of a new bundle are among the paths
 
-    def update(self, database: sqlite3.Connection, paths: Iterable[str]) -> None:
+    def update(self, database: Connection, paths: Iterable[str]) -> None:
         """Update the index from these files, in this order and in the caller's transaction.
 
         The paths are relative to the root of the store.
@@ -50,7 +72,7 @@ class IndexSync:
             self._sync(database, path)
         index_rows(database)
 
-    def update_all(self, database: sqlite3.Connection, closing: Event) -> None:
+    def update_all(self, database: Connection, closing: Event) -> None:
         """Update the index from all files, in batches.
 
         Each is kept if the process ends or `closing` is set.
@@ -67,7 +89,7 @@ class IndexSync:
         if closing.is_set():
             raise unavailable("it was closed while its index was being built")
 
-    def find_differences(self, database: sqlite3.Connection, closing: Event) -> list[str]:
+    def find_differences(self, database: Connection, closing: Event) -> list[str]:
         """Return the files whose time or size differs between the index and the disk."""
         paths = [path for (path,) in database.execute("select path from problems")]
         missing = dict(database.execute("select folder, id from bundles").fetchall())
@@ -83,7 +105,7 @@ class IndexSync:
 
     # --- one directory ----------------------------------------------------------------------------
 
-    def _find_differences_in(self, database: sqlite3.Connection, directory: str) -> Iterator[str]:
+    def _find_differences_in(self, database: Connection, directory: str) -> Iterator[str]:
         stamps = _read_known_stamps(database, directory)
         if not stamps:
             yield f"{directory}/{BUNDLE_FILE}"
@@ -92,7 +114,7 @@ class IndexSync:
                 yield f"{directory}/{name}"
         yield from (f"{directory}/{name}" for name in stamps)
 
-    def _sync(self, database: sqlite3.Connection, path: str) -> None:
+    def _sync(self, database: Connection, path: str) -> None:
         directory, _, name = path.partition("/")
         printable = path.encode("utf-8", "backslashreplace").decode()
         try:
@@ -114,7 +136,7 @@ class IndexSync:
 
     # --- a bundle ---------------------------------------------------------------------------------
 
-    def _sync_bundle(self, database: sqlite3.Connection, directory: str) -> None:
+    def _sync_bundle(self, database: Connection, directory: str) -> None:
         row = database.execute(
             "select id, mtime, size from bundles where folder = ?", (directory,)
         ).fetchone()
@@ -157,7 +179,7 @@ class IndexSync:
 
     # --- a tool -----------------------------------------------------------------------------------
 
-    def _sync_tool(self, database: sqlite3.Connection, directory: str, name: str) -> None:
+    def _sync_tool(self, database: Connection, directory: str, name: str) -> None:
         bundle = database.execute(
             "select id from bundles where folder = ?", (directory,)
         ).fetchone()
@@ -192,7 +214,7 @@ def _parse_tool_file(name: str, content: bytes) -> ToolFile:
     return file
 
 
-def _check_bundle(database: sqlite3.Connection, directory: str, file: BundleFile) -> None:
+def _check_bundle(database: Connection, directory: str, file: BundleFile) -> None:
     others = "select folder from bundles where id = ? and folder <> ?"
     for (other,) in database.execute(others, (file.id, directory)):
         raise Unreadable(f"has the same ID as {other}")
@@ -204,7 +226,7 @@ def _check_bundle(database: sqlite3.Connection, directory: str, file: BundleFile
             )
 
 
-def _check_tool(database: sqlite3.Connection, bundle: str, file: ToolFile) -> None:
+def _check_tool(database: Connection, bundle: str, file: ToolFile) -> None:
     pair = "select file from tools where bundle = ? and slug = ? and version = ?"
     for (other,) in database.execute(pair, (bundle, file.slug, file.version)):
         raise Unreadable(
@@ -214,7 +236,7 @@ def _check_tool(database: sqlite3.Connection, bundle: str, file: ToolFile) -> No
         raise Unreadable(f"has the same ID as {other}; give it another UUID of version 7")
 
 
-def _read_known_stamps(database: sqlite3.Connection, directory: str) -> dict[str, Stamp]:
+def _read_known_stamps(database: Connection, directory: str) -> dict[str, Stamp]:
     bundle = database.execute(
         "select id, mtime, size from bundles where folder = ?", (directory,)
     ).fetchone()
@@ -227,7 +249,7 @@ def _read_known_stamps(database: sqlite3.Connection, directory: str) -> dict[str
     }
 
 
-def _record_problem(database: sqlite3.Connection, path: str, problem: Unreadable) -> None:
+def _record_problem(database: Connection, path: str, problem: Unreadable) -> None:
     row = database.execute("select reason, hint from problems where path = ?", (path,)).fetchone()
     if row != (str(problem), problem.hint):
         database.execute(
@@ -235,7 +257,7 @@ def _record_problem(database: sqlite3.Connection, path: str, problem: Unreadable
         )
 
 
-def list_problems(database: sqlite3.Connection, root: Path) -> list[Problem]:
+def list_problems(database: Connection, root: Path) -> list[Problem]:
     """Return the problems of files, each with its file."""
     problems = []
     for path, reason, hint in database.execute(
@@ -248,9 +270,7 @@ def list_problems(database: sqlite3.Connection, root: Path) -> list[Problem]:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether the path is a directory and not a link, whose target would be outside the
-    store.
-    """
+    """Return whether the path is a directory and not a link, which could leave the store."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -260,9 +280,7 @@ def sort_paths(paths: Iterable[str]) -> list[str]:
 
 
 def _list_visible(directory: Path) -> set[str]:
-    """Return the names in a directory, without hidden files: those of the system and of the store
-    itself.
-    """
+    """Return the names in a directory, without the hidden files of the system and the store."""
     try:
         return {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")}
     except OSError:
@@ -275,3 +293,95 @@ def _read_stamps(directory: Path) -> Iterator[tuple[str, Stamp]]:
             if not entry.name.startswith("."):
                 with suppress(OSError):
                     yield entry.name, Stamp.of(entry.stat(follow_symlinks=False))
+
+
+# --- built-in bundles -----------------------------------------------------------------------------
+
+
+class BuiltInStates(BaseModel):
+    """Enabled states that the user changed, by ID."""
+
+    model_config = camel_case
+    schema_version: int = SCHEMA_VERSION
+    bundles: dict[str, bool] = Field(default_factory=dict)
+    tools: dict[str, bool] = Field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> "BuiltInStates":
+        try:
+            data = json.loads(filesystem.read(file)[0])
+            check_version(data)
+            return cls.model_validate(data)
+        except FileNotFoundError:
+            return cls()
+        except (ValueError, RecursionError, ValidationError) as error:
+            raise Unreadable(f"is not valid: {error}") from None
+
+    def text(self) -> bytes:
+        return (json.dumps(self.model_dump(by_alias=True), indent=2) + "\n").encode()
+
+
+class BuiltIns:
+    def __init__(self, directory: Path | None, states: Path) -> None:
+        self._directory = directory
+        self._states_file = states
+        self._index = BundleIndex()
+        self._lock = RLock()
+        self._stamp: Stamp | None = None
+        self._problem: Problem | None = None
+
+    @property
+    def problems(self) -> list[Problem]:
+        problems = self.read(lambda database: list_problems(database, self._directory or Path()))
+        return problems + ([self._problem] if self._problem else [])
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        if self._directory is None:
+            with self._index.connection() as database:
+                return work(database)
+        with self._lock:
+            stamp = read_stamp(self._states_file)
+            if stamp != self._stamp:
+                self._index.close()
+                self._stamp = stamp
+            is_loaded = self._index.is_ready
+            with self._index.connection() as database:
+                if not is_loaded:
+                    database.execute("update meta set value = 1 where name = 'built_in'")
+                    IndexSync(self._directory).update_all(database, Event())
+                    self._apply_states(database)
+                return work(database)
+
+    def render_states(self, table: str, item_id: str, *, enabled: bool) -> bytes:
+        """Return the content of the file with this state changed."""
+        try:
+            states = BuiltInStates.read(self._states_file)
+        except Unreadable as error:
+            raise unavailable(f"{self._states_file} {error}; fix it or delete it") from None
+        getattr(states, table)[item_id] = enabled
+        return states.text()
+
+    def close(self) -> None:
+        self._index.close()
+
+    def _apply_states(self, database: Connection) -> None:
+        self._problem = None
+        try:
+            states = BuiltInStates.read(self._states_file)
+        except Unreadable as error:
+            message = f"all built-in bundles are disabled: {self._states_file} {error}"
+            self._problem = storage_problem(message, self._states_file, "fix it or delete it")
+            database.execute(
+                "update bundles set enabled = 0, body = json_set(body, '$.isEnabled',"
+                " json('false'))"
+            )
+            return
+        change = (
+            "update {} set enabled = ?, body = json_set(body, '$.isEnabled', json(?)) where id = ?"
+        )
+        for table in ("bundles", "tools"):
+            changes = getattr(states, table).items()
+            rows = (
+                (enabled, "true" if enabled else "false", item_id) for item_id, enabled in changes
+            )
+            database.executemany(change.format(table), rows)

@@ -6,31 +6,26 @@ of the URL, never the URL itself. Files are sent and written by the permissions 
 of the caller. This module imports little; `definition`, which defines the tool, needs pydantic.
 """
 
-import base64
 import random as standard_random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from http import HTTPStatus
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.tool import Tool
-from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolError, ToolTimeout
+from onetool.errors import ArgumentError, HttpStatusError, NetworkError, ToolTimeout
 from onetool.net import HostRules, Net
 from onetool.net.client import IDEMPOTENT_METHODS, Request, Response
 from onetool.sources.http import credentials
-from onetool.sources.http.body import OTHER_TYPE
+from onetool.sources.http.body import OTHER_TYPE, FileUploads, require_permission
 from onetool.sources.http.placeholders import (
     MISSING,
-    Placeholder,
-    UploadedFile,
     Values,
-    invalid_value_error,
 )
 from onetool.sources.http.request import MAX_URL_CHARS, measure_bytes
 from onetool.sources.http.response import (
@@ -62,8 +57,6 @@ if TYPE_CHECKING:
     )
 
 MAX_HEADER_CHARS = 65_536
-MAX_UPLOAD_BYTES = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
-EXPECTED_FILE = 'expected a path, {"base64": ...} or a result with media'
 MAX_BODY_CHARS = 2_000  # of the body of an error response
 MAX_MESSAGE_CHARS = 200
 MAX_SCANNED_BYTES = 65_536  # of an error response; a secret in the shown part is never cut in two
@@ -376,7 +369,7 @@ class _Call:
         """Write the response to a file. Blocks on disk access."""
         from onetool.sources.files import Files, write
 
-        _require_permission(self.context, Permission.WRITE, "the response is written to a file")
+        require_permission(self.context, Permission.WRITE, "the response is written to a file")
         content = redactor.redact_bytes(response.body)
         written = write(Files(self.context), path, content)
         return {
@@ -433,72 +426,3 @@ def _format_status(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
         return str(status)
-
-
-# --- files ----------------------------------------------------------------------------------------
-
-
-class FileUploads:
-    """Reads the files of one call: by path, from base64, or by the handle of a stored result.
-
-    Blocks on disk access.
-    """
-
-    def __init__(self, context: ToolContext, media: "Media | None", max_bytes: int | None) -> None:
-        self._context = context
-        self._media = media
-        self._max_bytes = max_bytes or MAX_UPLOAD_BYTES
-        self._bytes_left = self._max_bytes
-
-    def __call__(self, value: Any, placeholder: Placeholder) -> UploadedFile:
-        if isinstance(value, str):
-            file = self._read_path(value, placeholder)
-        elif isinstance(value, Mapping):
-            file = self._read_value(value, placeholder)
-        else:
-            raise _not_a_file_error(placeholder)
-        self._check_size(len(file.data), placeholder)
-        self._bytes_left -= len(file.data)
-        return file
-
-    def _check_size(self, size: int, placeholder: Placeholder) -> None:
-        if size > self._bytes_left:
-            problem = (
-                f"is too large: this tool sends files of at most {self._max_bytes:,} bytes in total"
-            )
-            raise invalid_value_error([placeholder], problem)
-
-    def _read_path(self, path: str, placeholder: Placeholder) -> UploadedFile:
-        from onetool.sources.files import Files, read, stat_path
-
-        _require_permission(self._context, Permission.READ, f"{placeholder} names a file")
-        files = Files(self._context)
-        self._check_size(stat_path(files, path)[1].st_size, placeholder)
-        content = read(files, path, self._bytes_left)
-        return UploadedFile(content.data, PurePath(content.path).name)
-
-    def _read_value(self, value: JsonMapping, placeholder: Placeholder) -> UploadedFile:
-        name = str(value.get("filename", ""))
-        content_type = str(value.get("content_type", ""))
-        if isinstance(value.get("base64"), str):
-            try:
-                return UploadedFile(
-                    base64.b64decode(value["base64"], validate=True), name, content_type
-                )
-            except ValueError:
-                raise invalid_value_error([placeholder], "is not valid base64") from None
-        if "media" not in value or self._media is None:
-            raise _not_a_file_error(placeholder)
-        blob = self._media.get(value["media"], self._context.agent_id, self._context.token_id)
-        return UploadedFile(blob.data, name, content_type or blob.mime_type)
-
-
-def _not_a_file_error(placeholder: Placeholder) -> ToolError:
-    return invalid_value_error([placeholder], f"is not a file: {EXPECTED_FILE}")
-
-
-def _require_permission(context: ToolContext, permission: Permission, reason: str) -> None:
-    if permission not in context.permissions:
-        raise context.permission_error(
-            frozenset({permission}), f"{reason}, which requires {permission} permission,"
-        )

@@ -10,15 +10,17 @@ object with `value`, `filename` and `contentType`. `${file:name}` is a file, a l
 item, an object is sent as JSON, and a missing value removes its part.
 """
 
+import base64
 import json
 import mimetypes
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Self
 from xml.sax.saxutils import escape
 
-from onetool.errors import ArgumentError
+from onetool.errors import ArgumentError, ToolError
 from onetool.net.client import FORBIDDEN_IN_VALUES
 from onetool.sources.http.placeholders import (
     BOUNDARY,
@@ -36,13 +38,19 @@ from onetool.sources.http.placeholders import (
     to_text,
 )
 from onetool.sources.http.request import ParameterTemplate, encode_form, encode_query, parse_query
-from onetool_child.json_types import JsonObject
+from onetool.util.context import Permission, ToolContext
+from onetool_child.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from onetool.runs.results.blobs import Media
 
 MAX_FIELDS = 1_000  # of a form or a multipart body
 JSON_TYPE = "application/json"
 OTHER_TYPE = "application/octet-stream"
 FORM_DATA = "multipart/form-data"
 FORM = "application/x-www-form-urlencoded"
+MAX_UPLOAD_BYTES = 32 * 1024 * 1024  # of all files of a call, without maxRequestBytes
+EXPECTED_FILE = 'expected a path, {"base64": ...} or a result with media'
 _JSON_SEQUENCE_TYPES = (
     "ndjson",
     "jsonl",
@@ -70,7 +78,7 @@ class BodyTemplate:
 
 
 def parse_body(body: Any, content_type: str) -> BodyTemplate:
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = strip_parameters(content_type)
     if isinstance(body, str):
         return BodyTemplate(_parse_text(body, kind))
     if isinstance(body, dict) and kind.startswith(("multipart/", FORM)) and len(body) > MAX_FIELDS:
@@ -118,6 +126,11 @@ def dumps(value: Any) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ArgumentError(f"cannot serialize a value as JSON: {reason}") from None
+
+
+def strip_parameters(content_type: str) -> str:
+    """Return the media type of a `Content-Type` in lower case, without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
 
 
 def is_json(kind: str) -> bool:
@@ -396,3 +409,72 @@ def _format_head(name: str, part: UploadedFile, *, is_form: bool) -> bytes:
     if part.content_type:
         head += f"Content-Type: {part.content_type}\r\n"
     return head.encode("utf-8", "replace")  # names of files may not be text
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+class FileUploads:
+    """Reads the files of one call: by path, from base64, or by the handle of a stored result.
+
+    Blocks on disk access.
+    """
+
+    def __init__(self, context: ToolContext, media: "Media | None", max_bytes: int | None) -> None:
+        self._context = context
+        self._media = media
+        self._max_bytes = max_bytes or MAX_UPLOAD_BYTES
+        self._bytes_left = self._max_bytes
+
+    def __call__(self, value: Any, placeholder: Placeholder) -> UploadedFile:
+        if isinstance(value, str):
+            file = self._read_path(value, placeholder)
+        elif isinstance(value, Mapping):
+            file = self._read_value(value, placeholder)
+        else:
+            raise _not_a_file_error(placeholder)
+        self._check_size(len(file.data), placeholder)
+        self._bytes_left -= len(file.data)
+        return file
+
+    def _check_size(self, size: int, placeholder: Placeholder) -> None:
+        if size > self._bytes_left:
+            problem = (
+                f"is too large: this tool sends files of at most {self._max_bytes:,} bytes in total"
+            )
+            raise invalid_value_error([placeholder], problem)
+
+    def _read_path(self, path: str, placeholder: Placeholder) -> UploadedFile:
+        from onetool.sources.files import Files, read, stat_path
+
+        require_permission(self._context, Permission.READ, f"{placeholder} names a file")
+        files = Files(self._context)
+        self._check_size(stat_path(files, path)[1].st_size, placeholder)
+        content = read(files, path, self._bytes_left)
+        return UploadedFile(content.data, PurePath(content.path).name)
+
+    def _read_value(self, value: JsonMapping, placeholder: Placeholder) -> UploadedFile:
+        name = str(value.get("filename", ""))
+        content_type = str(value.get("content_type", ""))
+        if isinstance(value.get("base64"), str):
+            try:
+                return UploadedFile(
+                    base64.b64decode(value["base64"], validate=True), name, content_type
+                )
+            except ValueError:
+                raise invalid_value_error([placeholder], "is not valid base64") from None
+        if "media" not in value or self._media is None:
+            raise _not_a_file_error(placeholder)
+        blob = self._media.get(value["media"], self._context.agent_id, self._context.token_id)
+        return UploadedFile(blob.data, name, content_type or blob.mime_type)
+
+
+def _not_a_file_error(placeholder: Placeholder) -> ToolError:
+    return invalid_value_error([placeholder], f"is not a file: {EXPECTED_FILE}")
+
+
+def require_permission(context: ToolContext, permission: Permission, reason: str) -> None:
+    if permission not in context.permissions:
+        raise context.permission_error(
+            frozenset({permission}), f"{reason}, which requires {permission} permission,"
+        )

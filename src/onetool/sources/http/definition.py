@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain, filterfalse
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -180,11 +181,8 @@ class HttpAuth(SecretSafeModel):
     @property
     def token_names(self) -> frozenset[str]:
         """The names of the secrets in the value."""
-        return frozenset(
-            placeholder.name
-            for placeholder in _find_placeholders(self.value)
-            if placeholder.is_secret
-        )
+        placeholders = _find_placeholders(self.value)
+        return frozenset({part.name for part in placeholders if part.is_secret})
 
     @cached_property
     def credential(self) -> HeaderTemplate | BasicAuth | ParameterTemplate:
@@ -192,9 +190,8 @@ class HttpAuth(SecretSafeModel):
             return BasicAuth.of(self.value)
         if self.type == "bearer":
             return HeaderTemplate.of("Authorization", f"Bearer {self.value}", is_credential=True)
-        return (ParameterTemplate if self.location == "query" else HeaderTemplate).of(
-            self.name or "", self.value, is_credential=True
-        )
+        template = ParameterTemplate if self.location == "query" else HeaderTemplate
+        return template.of(self.name or "", self.value, is_credential=True)
 
 
 class HmacSigning(SecretSafeModel):
@@ -285,10 +282,8 @@ class HttpRequest(SecretSafeModel):
             raise ValueError(f"body: {error}") from None
         if len(self.placeholders) > MAX_PLACEHOLDERS:
             raise ValueError(f"has more than {MAX_PLACEHOLDERS:,} placeholders")
-        parameters = [
-            *{parameter.name for parameter in parse_url(self.url_template).query},
-            *self.query,
-        ]
+        url_parameters = {parameter.name for parameter in parse_url(self.url_template).query}
+        parameters = [*url_parameters, *self.query]
         headers = [name.lower() for name in self.headers]
         if self.auth is not None and self.auth.location == "query":
             parameters.append(self.auth.name or "")
@@ -308,26 +303,22 @@ class HttpRequest(SecretSafeModel):
 
     @property
     def content_type(self) -> str:
-        return next(
-            (value for name, value in self.headers.items() if name.lower() == "content-type"), ""
-        )
+        headers = self.headers.items()
+        return next((value for name, value in headers if name.lower() == "content-type"), "")
 
     def is_success(self, status: int) -> bool:
         return status in self._success_statuses
 
     @cached_property
     def _success_statuses(self) -> frozenset[int]:
-        return frozenset(
-            status for code in self.success_codes for status in parse_status_range(code) or ()
-        )
+        return frozenset(chain.from_iterable(map(parse_status_range, self.success_codes)))
 
     @cached_property
     def placeholders(self) -> tuple[Placeholder, ...]:
         auth = self.auth.value if self.auth else None
         hmac = self.hmac.templates if self.hmac else None
-        return tuple(
-            _find_placeholders([self.url_template, self.query, self.headers, auth, self.body, hmac])
-        )
+        templates = [self.url_template, self.query, self.headers, auth, self.body, hmac]
+        return tuple(_find_placeholders(templates))
 
     @property
     def reads_files(self) -> bool:
@@ -359,10 +350,7 @@ class HttpRequest(SecretSafeModel):
 
 
 class HttpStep(HttpRequest):
-    """A request before the request of the tool.
-
-    Later ones use its response as `${steps.name.body.key}`.
-    """
+    """A request before that of the tool. Later ones use `${steps.name.body.key}`, for example."""
 
     name: StepName
     response: StepResponseOptions = Field(default_factory=StepResponseOptions)
@@ -412,22 +400,16 @@ class HttpImpl(HttpRequest):
     @cached_property
     def all_placeholders(self) -> tuple[Placeholder, ...]:
         """All placeholders, except those for the responses of steps."""
-        placeholders = [
-            placeholder for request in self.requests for placeholder in request.placeholders
-        ]
+        placeholders = list(chain.from_iterable(request.placeholders for request in self.requests))
         placeholders += filter(None, (self.response.full_argument, self.response.path_argument))
-        return tuple(
-            placeholder
-            for placeholder in placeholders
-            if not (self.steps and _is_step(placeholder))
-        )
+        if self.steps:
+            return tuple(filterfalse(_is_step, placeholders))
+        return tuple(placeholders)
 
     @property
     def arguments(self) -> frozenset[str]:
         """The names of the arguments that the requests use."""
-        return frozenset(
-            placeholder.name for placeholder in self.all_placeholders if not placeholder.is_secret
-        )
+        return frozenset({part.name for part in self.all_placeholders if not part.is_secret})
 
     @property
     def file_arguments(self) -> frozenset[str]:
@@ -439,9 +421,7 @@ class HttpImpl(HttpRequest):
 
     @property
     def required_secrets(self) -> frozenset[str]:
-        return frozenset(
-            placeholder.name for placeholder in self.all_placeholders if placeholder.is_secret
-        )
+        return frozenset({part.name for part in self.all_placeholders if part.is_secret})
 
 
 def list_requests(impl: JsonMapping | None) -> tuple[HttpRequest, ...]:
@@ -487,11 +467,9 @@ def find_placeholder_problem(impl: HttpImpl, schema: JsonMapping) -> str | None:
             f"the argument {STEPS} of argSchema conflicts with httpImpl.steps; rename the argument"
         )
     with_default = sorted(impl.file_arguments & Schema.from_json(schema).defaults.keys())
-    return (
-        f"argSchema.properties.{with_default[0]} names a file and must not have a default"
-        if with_default
-        else None
-    )
+    if with_default:
+        return f"argSchema.properties.{with_default[0]} names a file and must not have a default"
+    return None
 
 
 def _format_problem(name: str, arguments: list[str]) -> str:
@@ -504,13 +482,9 @@ def _format_problem(name: str, arguments: list[str]) -> str:
 
 
 def _find_unmatched(names: Collection[str], patterns: Iterable[str]) -> str | None:
-    """Return a name that matches none of the patterns, which are those of a foreign schema; None if
-    all do.
-    """
-    names_only = {
-        "patternProperties": {pattern: {} for pattern in patterns},
-        "additionalProperties": False,
-    }
+    """Return a name that matches none of the patterns of a foreign schema; None if all do."""
+    properties: JsonObject = {pattern: {} for pattern in patterns}
+    names_only = {"patternProperties": properties, "additionalProperties": False}
     schema = ForeignSchema.from_json(names_only)
     if schema.is_costly(dict.fromkeys(names)):
         raise ArgumentError("checking the placeholders against patternProperties takes too long")

@@ -11,10 +11,10 @@ the query's words, multiplied by how rare each word is. `benchmarks/search.py` m
 of these parameters.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import log
+from sqlite3 import Connection
 
 from onetool.sources.search import SearchDocument
 from onetool.sources.search.words import (
@@ -62,7 +62,7 @@ Rarities = Mapping[str, float]  # by term
 
 
 def put(
-    connection: sqlite3.Connection, number: int, document: SearchDocument, digest: bytes = b""
+    connection: Connection, number: int, document: SearchDocument, digest: bytes = b""
 ) -> list[str]:
     """Write a document and return the words of its name. It is found after `index_rows`."""
     fields = (document.name, document.description, document.arguments, document.instructions)
@@ -79,7 +79,7 @@ def put(
     return texts[0]
 
 
-def index_rows(connection: sqlite3.Connection) -> None:
+def index_rows(connection: Connection) -> None:
     """Make new documents searchable.
 
     Entries are written in order, which is much faster if there are many.
@@ -109,7 +109,7 @@ def list_entries(number: int, terms: str, impacts: bytes) -> Iterator[tuple[str,
     return ((term, impact, number) for term, impact in zip(terms.split(" "), impacts, strict=False))
 
 
-def learn(connection: sqlite3.Connection, words: Iterable[str], written: set[str]) -> None:
+def learn(connection: Connection, words: Iterable[str], written: set[str]) -> None:
     """Add words to the vocabulary for misspelled queries, except those `written` before."""
     if len(written) > MAX_WRITTEN_WORDS:
         written.clear()
@@ -121,7 +121,7 @@ def learn(connection: sqlite3.Connection, words: Iterable[str], written: set[str
             connection.executemany("insert into near values (?, ?)", cuts)
 
 
-def drop(connection: sqlite3.Connection, number: int) -> None:
+def drop(connection: Connection, number: int) -> None:
     """Delete a document that is searchable: FTS5 must not delete what it does not have."""
     connection.execute("delete from names where document = ?", (number,))
     query = "select number, terms, impacts from passages where number = ?"
@@ -144,7 +144,7 @@ def name_forms(name: str) -> set[str]:
     return {first + last, first, last} - {""}
 
 
-def find_similar_words(db: sqlite3.Connection, word: str) -> list[str]:
+def find_similar_words(db: Connection, word: str) -> list[str]:
     """Return the vocabulary words one typing error away; they share a deletion with the word."""
     if not may_be_misspelled(word):
         return []

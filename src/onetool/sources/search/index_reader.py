@@ -18,6 +18,7 @@ from functools import partial
 from hashlib import blake2b
 from heapq import nlargest
 from pathlib import Path
+from sqlite3 import Connection
 from typing import Any, NamedTuple
 
 from onetool.sources.search import Key, Scored, SearchDocument
@@ -62,8 +63,8 @@ MAX_FILES = 4
 STAMP = blake2b(f"{FORMAT} {SCHEMA}".encode(), digest_size=4).hexdigest()  # of the rules for rows
 MAX_CHANGES = 64  # documents that differ from a file; if there are more, a new file is written
 
-Read = Callable[[Callable[[sqlite3.Connection], Any]], Any]
-GetKeys = Callable[[sqlite3.Connection, Sequence[int]], Mapping[int, Key]]
+Read = Callable[[Callable[[Connection], Any]], Any]
+GetKeys = Callable[[Connection, Sequence[int]], Mapping[int, Key]]
 Content = Mapping[bytes, SearchDocument]  # the documents of a database by their digests
 
 
@@ -127,7 +128,7 @@ class IndexReader:
                     best[key] = max(best.get(key, 0.0), _compare_names(form, key[1]))
         return [(key, similarity) for key, similarity in best.items() if similarity]
 
-    def _find_similar(self, text: str, form: str, db: sqlite3.Connection) -> list[Key]:
+    def _find_similar(self, text: str, form: str, db: Connection) -> list[Key]:
         """Return candidates: names that share many trigrams, or have the text's corrected words."""
         starts = range(0, len(form) - 2, max(1, len(form) // MAX_TRIGRAMS))
         parts = sorted({form[at : at + 3] for at in starts})
@@ -141,7 +142,7 @@ class IndexReader:
         numbers += self._find_corrected(drop_stop_words(plain(text)), db)
         return list(self._get_keys(db, list(dict.fromkeys(numbers))).values())
 
-    def _find_corrected(self, query_words: Sequence[str], db: sqlite3.Connection) -> list[int]:
+    def _find_corrected(self, query_words: Sequence[str], db: Connection) -> list[int]:
         """Return documents that have each word, or a word that is similar to it."""
         stemmer = load_stemmer()
         groups = [set(stemmer.stem([word, *find_similar_words(db, word)])) for word in query_words]
@@ -156,7 +157,7 @@ class IndexReader:
         """Return candidates by words and by meaning. `rarities` are those of all readers."""
         near = self._find_by_meaning(vector)
 
-        def work(db: sqlite3.Connection) -> list[Candidate]:
+        def work(db: Connection) -> list[Candidate]:
             numbers = [*_find_by_terms(db, rarities, limit), *near]
             return self._read_candidates(db, list(dict.fromkeys(numbers)), rarities, vector)
 
@@ -172,7 +173,7 @@ class IndexReader:
         return self._meanings.find(query, MAX_NEAREST)
 
     def _read_candidates(
-        self, db: sqlite3.Connection, numbers: Sequence[int], rarities: Rarities, vector: Vector
+        self, db: Connection, numbers: Sequence[int], rarities: Rarities, vector: Vector
     ) -> list[Candidate]:
         keys = self._get_keys(db, numbers)
         marks = ", ".join("?" * len(keys))
@@ -186,14 +187,14 @@ class IndexReader:
         return candidates
 
     def _find_keys(self, query: str, values: Sequence[object]) -> list[Key]:
-        def work(db: sqlite3.Connection) -> Mapping[int, Key]:
+        def work(db: Connection) -> Mapping[int, Key]:
             numbers = dict.fromkeys(number for (number,) in db.execute(query, values))
             return self._get_keys(db, list(numbers))
 
         return list(self._read(work).values())
 
 
-def _count(db: sqlite3.Connection, terms: Sequence[str]) -> dict[str, int]:
+def _count(db: Connection, terms: Sequence[str]) -> dict[str, int]:
     marks = ", ".join("?" * len(terms))
     query = f"select term, count from frequencies where count > 0 and term in ({marks})"  # noqa: S608 - marks
     return dict(db.execute(query, terms).fetchall())
@@ -206,7 +207,7 @@ def has_words(name: str, groups: Iterable[set[str]]) -> bool:
 
 
 def _find_by_terms(
-    db: sqlite3.Connection, rarities: Rarities, limit: int, max_entries: int = MAX_ENTRIES
+    db: Connection, rarities: Rarities, limit: int, max_entries: int = MAX_ENTRIES
 ) -> list[int]:
     """Return the rows with any of these terms, the best first.
 
@@ -228,7 +229,7 @@ def _find_by_terms(
     return nlargest(limit, totals, key=totals.__getitem__)
 
 
-def _read_meanings(db: sqlite3.Connection) -> NearestVectors:
+def _read_meanings(db: Connection) -> NearestVectors:
     rows = db.execute("select number, meaning from passages").fetchall()
     if any(len(meaning) != DIMENSIONS for _, meaning in rows):
         raise sqlite3.DatabaseError("the vectors have different sizes")
@@ -287,7 +288,7 @@ class IndexFile:
             return {}
         return {digest: document for digest, document in content.items() if digest not in numbers}
 
-    def _find_keys(self, numbers: Sequence[int]) -> dict[int, Key]:
+    def _find_keys(self, _: Connection, numbers: Sequence[int]) -> dict[int, Key]:
         keys = {number: self._visible[number] for number in numbers if number in self._visible}
         if len(keys) < len(numbers) and not set(numbers) <= set(self.numbers.values()):
             raise sqlite3.DatabaseError("the index refers to missing documents")
@@ -300,7 +301,7 @@ class IndexFiles:
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
         self._file: IndexFile | None = None
-        self._memory: sqlite3.Connection | None = None
+        self._memory: Connection | None = None
 
     def readers(self, content: Content) -> list[IndexReader]:
         """Return the readers with this content. Earlier readers must not be used afterwards."""
@@ -353,22 +354,15 @@ class IndexFiles:
         numbers = _read_numbers(self._memory)
         keys = {number: content[digest].key for digest, number in numbers.items()}
         return _make_reader(
-            self._memory, lambda numbers: {number: keys[number] for number in numbers}, len(keys)
+            self._memory, lambda _, numbers: {number: keys[number] for number in numbers}, len(keys)
         )
 
 
-def _make_reader(
-    connection: sqlite3.Connection,
-    find_keys: Callable[[Sequence[int]], Mapping[int, Key]],
-    size: int,
-) -> IndexReader:
-    def get_keys(_: sqlite3.Connection, numbers: Sequence[int]) -> Mapping[int, Key]:
-        return find_keys(numbers)
-
+def _make_reader(connection: Connection, get_keys: GetKeys, size: int) -> IndexReader:
     return IndexReader(lambda work: work(connection), get_keys, size, in_memory=True)
 
 
-def write(connection: sqlite3.Connection, content: Content) -> None:
+def write(connection: Connection, content: Content) -> None:
     """Update the database to this content; unchanged rows are not written."""
     connection.executescript(SCHEMA)
     present = _read_numbers(connection)
@@ -390,7 +384,7 @@ def write(connection: sqlite3.Connection, content: Content) -> None:
         index_rows(connection)
 
 
-def _read_numbers(connection: sqlite3.Connection) -> dict[bytes, int]:
+def _read_numbers(connection: Connection) -> dict[bytes, int]:
     """Return the rows of the documents by their digests."""
     return dict(connection.execute("select digest, number from passages").fetchall())
 

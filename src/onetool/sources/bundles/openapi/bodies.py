@@ -1,24 +1,24 @@
-"""Request bodies: fields of JSON objects, forms and multipart bodies become arguments; any other
-body is one argument.
+"""Request bodies and parameters: they become arguments, and templates of a request.
 
-JSON is preferred, then a form, then multipart, then text, which includes XML, and files.
+Each field of a JSON object, a form or a multipart body is an argument; any other body is one
+argument. JSON is preferred, then a form, then multipart, then text, which includes XML, and files.
+
+A list in a parameter is repeated or joined, depending on its style. An object becomes one argument
+per property, or one argument if its keys are not known. Parameters that a template cannot express
+are omitted and reported.
 """
 
 import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote as percent_encode
 
-from onetool.sources.bundles.openapi.document import as_mapping, as_text
-from onetool.sources.bundles.openapi.parameters import (
-    add_fields,
-    get_list_format,
-    join_list,
-    to_json_text_schema,
-)
-from onetool.sources.bundles.openapi.request import RequestBuilder, escape_literal
+from onetool.sources.bundles.openapi.document import References, as_mapping, as_text
+from onetool.sources.bundles.openapi.request import RequestBuilder, encode_path, escape_literal
+from onetool.sources.bundles.openapi.schemas import SchemaTranslator
 from onetool.sources.bundles.rules import invalid
-from onetool.sources.http.body import FORM_DATA, OTHER_TYPE, is_json
+from onetool.sources.http.body import FORM_DATA, OTHER_TYPE, is_json, strip_parameters
+from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
 _FORM = "application/x-www-form-urlencoded"
@@ -27,15 +27,15 @@ _BINARY_TYPES = re.compile(
     r"(?:image|audio|video|font)/(?!svg).*|application/(?:octet-stream|pdf|zip|gzip|x-tar|x-gzip|java-archive|x-zip.*)"
 )
 _ANNOTATIONS = {"title", "description", "examples", "default", "deprecated"}
-_EXPANDABLE_KEYWORDS = {
-    "type",
-    "properties",
-    "required",
-    "additionalProperties",
-    "anyOf",
-    "oneOf",
-    "minProperties",
-}
+_EXPANDABLE_KEYWORDS = {"type", "properties", "required", "additionalProperties", "minProperties"}
+_EXPANDABLE_KEYWORDS |= {"anyOf", "oneOf"}
+_IGNORED_HEADERS = {"accept", "content-type", "authorization"}  # as OpenAPI requires
+# Headers that are set elsewhere.
+_IGNORED_HEADERS |= {"host", "content-length", "transfer-encoding", "connection", "upgrade", "te"}
+_IGNORED_HEADERS |= {"trailer", "expect", "keep-alive", "accept-encoding"}
+_SEPARATORS = {"spaceDelimited": "ssv", "pipeDelimited": "pipes", "tabDelimited": "tsv"}
+_SCALARS = {"string", "number", "integer", "boolean"}
+_MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +113,13 @@ class BodyWriter:
     def _find_expandable_members(
         self, schema: JsonObject
     ) -> tuple[JsonObject, list[str], JsonObject] | None:
-        """Return properties, required names and rules of a plain object; None if it cannot become
-        arguments.
-        """
+        """Return properties, required names and rules; None if they cannot become arguments."""
         merged = self._merge_all_of(schema)
         properties = merged.get("properties")
-        if (
-            not properties
-            or merged.keys() - _EXPANDABLE_KEYWORDS - _ANNOTATIONS
-            or merged.get("additionalProperties", False) is not False
-        ):
+        is_closed = merged.get("additionalProperties", False) is False
+        if not properties or not is_closed or merged.get("type", "object") != "object":
             return None
-        if merged.get("type", "object") != "object":
+        if merged.keys() - _EXPANDABLE_KEYWORDS - _ANNOTATIONS:
             return None
         rules: JsonObject = {key: merged[key] for key in ("anyOf", "oneOf") if key in merged}
         if not all(
@@ -140,9 +135,8 @@ class BodyWriter:
             return schema
         merged: JsonObject = {"type": "object", "properties": {}, "required": []}
         for part in self._schemas.list_branches(schema, ("allOf",)):
-            merged = _merge_objects(
-                merged, {key: value for key, value in part.items() if key != "allOf"}
-            )
+            plain = {key: value for key, value in part.items() if key != "allOf"}
+            merged = _merge_objects(merged, plain)
         return merged
 
     # --- forms and text ---------------------------------------------------------------------------
@@ -153,13 +147,12 @@ class BodyWriter:
             self._add_unknown_fields(media)
             return
         fields: dict[str, str] = {}
-        for name, schema in members[0].items():
-            self._add_field(
-                fields, name, schema, as_mapping(media.encoding.get(name)), name in members[1]
-            )
-        self._request.body = "&".join(
-            f"{quote(name, safe='')}={value}" for name, value in fields.items()
-        )
+        properties, required = members
+        for name, schema in properties.items():
+            encoding = as_mapping(media.encoding.get(name))
+            self._add_field(fields, name, schema, encoding, name in required)
+        pairs = [f"{percent_encode(name, safe='')}={value}" for name, value in fields.items()]
+        self._request.body = "&".join(pairs)
         self._set_type(media.media_type)
 
     def _add_unknown_fields(self, media: _MediaType) -> None:
@@ -189,34 +182,30 @@ class BodyWriter:
         if encoding.get("style") == "deepObject":
             add_fields(self._request, fields, "body", name, schema, required=required)
             return
-        is_complex = "object" in types or "object" in self._schemas.find_types(
-            schema.get("items") or {}
-        )
+        item_types = self._schemas.find_types(schema.get("items") or {})
+        is_complex = "object" in types | item_types
         field_schema = to_json_text_schema(schema) if is_complex else schema
         placeholder = self._add(name, field_schema, required=required)
         style = as_text(encoding.get("style")) or "form"
-        is_joined = (
-            "array" in types
-            and not is_complex
-            and encoding.get("explode", style == "form") is not True
-        )
-        fields[name] = join_list(placeholder, get_list_format(style)) if is_joined else placeholder
+        is_exploded = encoding.get("explode", style == "form") is True
+        if "array" in types and not is_complex and not is_exploded:
+            placeholder = join_list(placeholder, get_list_format(style))
+        fields[name] = placeholder
 
     def _add_multipart(self, media: _MediaType) -> None:
         members = self._schemas.find_members(self._merge_all_of(media.schema))
         if members is None:
             self._leave_out_multipart(media)
             return
-        self._request.body = {
-            escape_literal(name): self._build_part(
-                name, schema, as_mapping(media.encoding.get(name)), name in members[1]
-            )
-            for name, schema in members[0].items()
-        }
-        media_type = media.media_type.partition(";")[0].strip().lower()
-        self._request.headers["Content-Type"] = (
-            media_type if media_type.startswith("multipart/") else FORM_DATA
-        )
+        properties, required = members
+        parts = {}
+        for name, schema in properties.items():
+            encoding = as_mapping(media.encoding.get(name))
+            parts[escape_literal(name)] = self._build_part(name, schema, encoding, name in required)
+        self._request.body = parts
+        media_type = strip_parameters(media.media_type)
+        is_multipart = media_type.startswith("multipart/")
+        self._request.headers["Content-Type"] = media_type if is_multipart else FORM_DATA
 
     def _build_part(
         self, name: str, schema: JsonObject, encoding: JsonMapping, required: bool
@@ -240,22 +229,19 @@ class BodyWriter:
         )
 
     def _add_text(self, media: _MediaType) -> None:
-        media_type = media.media_type.partition(";")[0].strip().lower()
+        media_type = strip_parameters(media.media_type)
         if "xml" not in media_type and (self._is_file(media.schema) or is_binary(media_type)):
-            self._request.body = to_file(
-                self._add("body", to_file_schema(media.schema), required=media.required)
-            )
+            self._set_argument(media, to_file_schema(media.schema))
+            self._request.body = to_file(self._request.body)
             self._set_type(OTHER_TYPE if "*" in media_type else media.media_type)
             return
-        self._set_argument(
-            media,
-            {"type": "string", "description": f"The body, as text ({media.media_type[:60]})."},
-        )
+        description = f"The body, as text ({media.media_type[:60]})."
+        self._set_argument(media, {"type": "string", "description": description})
         self._set_type("text/plain" if "*" in media.media_type else media.media_type)
 
 
 def _rank_media_type(media_type: str) -> int:
-    bare_type = media_type.partition(";")[0].strip().lower()
+    bare_type = strip_parameters(media_type)
     if bare_type in {"*/*", "application/*", ""} or is_json(bare_type):
         return 0
     if bare_type == _FORM:
@@ -269,10 +255,8 @@ def is_binary(media_type: str) -> bool:
 
 def to_file_schema(schema: JsonObject) -> JsonObject:
     """Return the schema of an argument that names or contains a file."""
-    description = (
-        f"{schema.get('description', '')} A path, or an object with base64 and filename.".strip()
-    )
-    return {"type": ["string", "object"], "description": description}
+    description = f"{schema.get('description', '')} A path, or an object with base64 and filename."
+    return {"type": ["string", "object"], "description": description.strip()}
 
 
 def to_file(placeholder: str) -> str:
@@ -299,3 +283,209 @@ def _merge_objects(left: JsonObject, right: JsonObject) -> JsonObject:
         "properties": properties,
         "required": [*left["required"], *right.get("required", [])],
     }
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+class Parameter:
+    """A parameter with its translated schema."""
+
+    def __init__(self, definition: JsonMapping, schemas: SchemaTranslator) -> None:
+        self.name = as_text(definition.get("name"))
+        self.location = as_text(definition.get("in"))
+        self.required = definition.get("required") is True or self.location == "path"
+        self.description = definition.get("description", "")
+        self.is_json, schema = _find_schema(definition, schemas.references)
+        self.schema = schemas.translate(schema)
+        if isinstance(definition.get("example"), str | int | float):
+            self.schema = {**self.schema, "examples": [definition["example"]]}
+        self.types = schemas.find_types(self.schema)
+        self.schema = _drop_string_examples(self.schema, self.types)
+        item = schemas.find_types(self.schema.get("items") or {})
+        self.is_flat = "object" not in self.types and (
+            "array" not in self.types or not item or bool(item & _SCALARS)
+        )
+        self.style = as_text(definition.get("style")) or (
+            "form" if self.location in {"query", "cookie"} else "simple"
+        )
+        self.explode = definition.get("explode", self.style in {"form", "deepObject"}) is True
+
+    @property
+    def is_argument(self) -> bool:
+        return bool(self.name) and not (
+            self.location == "header" and self.name.lower() in _IGNORED_HEADERS
+        )
+
+
+def _find_schema(definition: JsonMapping, references: References) -> tuple[bool, Any]:
+    content = as_mapping(definition.get("content"))
+    if not content:
+        return False, definition.get("schema", {})
+    kind, media = next(iter(content.items()))
+    return "json" in kind, as_mapping(references.follow(media)).get("schema", {})
+
+
+def _drop_string_examples(schema: JsonObject, types: set[str]) -> JsonObject:
+    """Drop examples of a list that show the text to send instead of a list."""
+    if types - {"null"} != {"array"} or "examples" not in schema:
+        return schema
+    lists = [example for example in schema["examples"] if isinstance(example, list)]
+    rest = {key: value for key, value in schema.items() if key != "examples"}
+    return {**rest, "examples": lists} if lists else rest
+
+
+class ParameterWriter:
+    """A writer that adds parameters to a request."""
+
+    def __init__(self, request: RequestBuilder) -> None:
+        self._request = request
+
+    def add(self, parameter: Parameter) -> None:
+        writers = {"query": self._add_query, "header": self._add_header, "cookie": self._add_cookie}
+        if parameter.location not in writers:
+            raise invalid(
+                f"parameter {quote(parameter.name, 60)}: unsupported location"
+                f" {quote(parameter.location, 60)}"
+            )
+        if parameter.is_argument:
+            writers[parameter.location](parameter)
+
+    def build_path_segment(self, parameter: Parameter) -> str:
+        """Return the template of a path parameter."""
+        prefixes = {"label": ".", "matrix": f";{encode_path(parameter.name)}="}
+        if not (parameter.is_flat or parameter.is_json):
+            raise invalid(
+                f"path parameter {quote(parameter.name, 60)}: objects and lists of lists are not"
+                " supported"
+            )
+        return f"{prefixes.get(parameter.style, '')}{self._add_single_value(parameter)}"
+
+    # --- the query --------------------------------------------------------------------------------
+
+    def _add_query(self, parameter: Parameter) -> None:
+        if parameter.is_json or not parameter.types & {"object", "array"}:
+            self._set_query(parameter.name, self._add_single_value(parameter))
+        elif "object" in parameter.types:
+            self._add_query_object(parameter)
+        else:
+            self._add_query_list(parameter)
+
+    def _add_query_list(self, parameter: Parameter) -> None:
+        if not parameter.is_flat:
+            self._set_query(parameter.name, self._add_argument(parameter))
+            if parameter.style != "deepObject":
+                name = parameter.name[:60]
+                self._request.omit(
+                    f"{name} is sent as {name}[0][key]: the document does not define its format"
+                )
+        elif parameter.style == "deepObject":
+            self._set_query(f"{parameter.name}[]", self._add_argument(parameter))
+        else:
+            add = self._add_argument if parameter.explode else self._add_single_value
+            self._set_query(parameter.name, add(parameter))
+
+    def _add_query_object(self, parameter: Parameter) -> None:
+        members = self._request.schemas.find_members(parameter.schema)
+        if members is None and parameter.style == "deepObject":
+            self._set_query(parameter.name, self._add_argument(parameter))
+            return
+        if members is None or not (parameter.explode or parameter.style == "deepObject"):
+            self._omit(parameter, "objects with unknown keys are not supported in a query")
+            return
+        fields: dict[str, str] = {}
+        name = "" if parameter.style == "form" else parameter.name
+        add_fields(
+            self._request, fields, "query", name, parameter.schema, required=parameter.required
+        )
+        for name, value in fields.items():
+            self._set_query(name, value)
+
+    def _set_query(self, name: str, value: str) -> None:
+        self._request.query[escape_literal(name)] = value
+
+    # --- headers and cookies ----------------------------------------------------------------------
+
+    def _add_header(self, parameter: Parameter) -> None:
+        if not (parameter.is_flat or parameter.is_json):
+            self._omit(parameter, "objects and lists of lists are not supported in a header")
+        elif parameter.name.lower() not in map(str.lower, self._request.headers):
+            value = self._add_single_value(parameter)
+            self._request.headers[escape_literal(parameter.name)] = value
+
+    def _add_cookie(self, parameter: Parameter) -> None:
+        """Add a cookie. All share one header: an omitted optional one would remove the others."""
+        is_second_optional = self._request.cookies and not parameter.required
+        if parameter.types & {"object", "array"} or is_second_optional:
+            self._omit(parameter, "lists, objects and a second optional cookie are not supported")
+            return
+        placeholder = self._add_argument(parameter)
+        self._request.cookies.append(f"{escape_literal(parameter.name)}={placeholder}")
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def _add_single_value(self, parameter: Parameter) -> str:
+        """Add an argument, and return a placeholder that joins the items of a list."""
+        if parameter.is_json and parameter.types - {"string"}:
+            parameter.schema = to_json_text_schema(parameter.schema)
+        elif "array" in parameter.types:
+            return join_list(self._add_argument(parameter), get_list_format(parameter.style))
+        return self._add_argument(parameter)
+
+    def _add_argument(self, parameter: Parameter) -> str:
+        return self._request.add_argument(
+            parameter.name,
+            parameter.location,
+            parameter.schema,
+            required=parameter.required,
+            description=parameter.description,
+        )
+
+    def _omit(self, parameter: Parameter, reason: str) -> None:
+        if parameter.required:
+            raise invalid(f"required parameter {quote(parameter.name, 60)}: {reason}")
+        self._request.omit(f"the parameter {quote(parameter.name, 60)} is omitted: {reason}")
+
+
+def add_fields(
+    request: RequestBuilder,
+    fields: dict[str, str],
+    location: str,
+    name: str,
+    schema: JsonObject,
+    *,
+    required: bool,
+    depth: int = 0,
+) -> None:
+    """Add a value to query or form fields; of an object each property, as `name[key]` or `key`."""
+    types = request.schemas.find_types(schema)
+    members = request.schemas.find_members(schema) if "object" in types else None
+    if members is not None and depth < _MAX_DEPTH:
+        for key, part in members[0].items():
+            full_name = f"{name}[{key}]" if name else key
+            is_required = required and key in members[1]
+            add_fields(
+                request, fields, location, full_name, part, required=is_required, depth=depth + 1
+            )
+        return
+    item_types = request.schemas.find_types(schema.get("items") or {})
+    has_objects = "object" in types | item_types
+    is_list = "array" in types and not has_objects and not name.endswith("[]")
+    placeholder = request.add_argument(name, location, schema, required=required)
+    fields[f"{name}[]" if is_list else name] = placeholder
+
+
+def to_json_text_schema(schema: JsonObject) -> JsonObject:
+    """Return the schema of a string that contains the value as JSON."""
+    description = schema.get("description", "")
+    text = f"{description} As JSON text.".strip()
+    return {"type": "string", "contentMediaType": "application/json", "description": text}
+
+
+def get_list_format(style: str) -> str:
+    return _SEPARATORS.get(style, "csv")
+
+
+def join_list(placeholder: str, by: str) -> str:
+    """Return the placeholder of a list that is joined to one string."""
+    return f"${{{by}:{placeholder.removeprefix('${')}"

@@ -1,13 +1,15 @@
-"""OpenAPI documents: parsing JSON or YAML with limits, resolving `$ref`, and shortening
-descriptions for a model.
+"""OpenAPI documents: parsing with limits, references, descriptions, names, and Swagger 2.
 
 Only the version of the document is checked here. References are resolved inside one document;
-nothing is ever fetched.
+nothing is ever fetched. Swagger 2 becomes OpenAPI 3, except schemas, which are nearly the same.
 """
 
-from collections.abc import Iterator
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from keyword import iskeyword
 from math import isfinite
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +32,24 @@ MAX_DEPTH = 100
 MAX_VALUES = 4_000_000  # in memory a value is many times as large as `[],` is in a file
 _MAX_INTEGER = 2**64 - 1
 _MIN_INTEGER = -(2**63)
+MAX_LENGTH = 64
+MAX_TAGS = 10
+# Words to ignore in titles: "Swagger Petstore - OpenAPI 3.0" is the petstore.
+_NOISE_WORDS = {"api", "apis", "rest", "restful", "openapi", "swagger", "spec", "specification"}
+_NOISE_WORDS |= {"specifications", "documentation", "docs", "reference", "definition"}
+_NUMBER = re.compile(r"v?\d+")
+_APOSTROPHE = re.compile(r"['\u2019]s?\b")
+_CAMEL_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_COMMON_KEYS = ("name", "in", "required", "description")  # of parameters
+_PARAMETER_KEYS = {*_COMMON_KEYS, "schema", "collectionFormat", "allowEmptyValue"}
+_STYLES: Mapping[str, JsonMapping] = {
+    "csv": {"explode": False},
+    "ssv": {"style": "spaceDelimited", "explode": False},
+    "tsv": {"style": "tabDelimited", "explode": False},
+    "pipes": {"style": "pipeDelimited", "explode": False},
+    "multi": {"explode": True},
+}
+_FORM = "application/x-www-form-urlencoded"
 
 
 class References:
@@ -230,3 +250,232 @@ def _is_swagger(root: JsonMapping) -> bool:
             " 2.0)"
         )
     return number == "2"
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def split_words(text: str) -> list[str]:
+    """Split `listPets` or `pets/list` into lower-case words of letters and decimal digits."""
+    return _split_plain_words(_CAMEL_BOUNDARY.sub(" ", text))
+
+
+def _split_plain_words(text: str) -> list[str]:
+    joined = _APOSTROPHE.sub("", unicodedata.normalize("NFC", text)).lower()
+    spaced = [character if _is_letter_or_digit(character) else " " for character in joined]
+    return "".join(spaced).split()
+
+
+def _is_letter_or_digit(character: str) -> bool:
+    category = unicodedata.category(character)
+    return category[0] == "L" or category == "Nd"
+
+
+def build_slug(parts: list[str]) -> str:
+    """Return a slug; empty if there are no words. It ends with a whole word if possible."""
+    slug = ""
+    for word in parts:
+        longer = f"{slug}-{word}" if slug else word
+        if len(longer) > MAX_LENGTH:
+            return slug or word[:MAX_LENGTH]
+        slug = longer
+    return slug
+
+
+def build_bundle_slug(name: str, title: str) -> str:
+    """Return a slug for the given name, else for the significant words of the title."""
+    title_words = _split_plain_words(title)  # a name like GitHub is one word
+    specific = [word for word in title_words if word not in _NOISE_WORDS]
+    significant = [word for word in specific if not _NUMBER.fullmatch(word)]
+    candidates = map(build_slug, (_split_plain_words(name), significant, title_words))
+    candidate = next(filter(None, candidates), "api")
+    return candidate if is_python_name(candidate) else build_slug(["api", *candidate.split("-")])
+
+
+def is_python_name(slug: str) -> bool:
+    name = slug.replace("-", "_")
+    return name.isidentifier() and not iskeyword(name)
+
+
+def build_operation_slug(operation_id: str, method: str, path: str) -> str:
+    candidate = build_slug(split_words(operation_id)) or build_slug([method, *split_words(path)])
+    return candidate if is_python_name(candidate) else build_slug([method, *candidate.split("-")])
+
+
+class UniqueNames:
+    """A set of unique names.
+
+    It remembers the last number of each name, because thousands may be equal.
+    """
+
+    def __init__(self, separator: str = "-") -> None:
+        self._separator = separator
+        self._names: set[str] = set()
+        self._last: dict[str, int] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def claim(self, name: str) -> str:
+        """Return the name, with a number if it is already used."""
+        candidate = name
+        while candidate in self._names:
+            number = self._last[name] = self._last.get(name, 1) + 1
+            candidate = f"{name[: MAX_LENGTH - 1 - len(str(number))]}{self._separator}{number}"
+        self._names.add(candidate)
+        return candidate
+
+
+def to_version(text: object) -> str:
+    """Return a valid version for `info.version`; `1` if no valid characters remain."""
+    allowed = "".join(
+        c if c == "." or _is_letter_or_digit(c) else "-"
+        for c in str(text if text is not None else "")
+    )
+    valid = re.sub(r"-{2,}", "-", allowed).strip("-")[:MAX_LENGTH]
+    return valid if valid.strip(".") else "1"
+
+
+def to_tags(names: Iterable[str]) -> list[str]:
+    slugs = (_to_ascii_slug(name) for name in names)
+    valid = (f"_{tag}" if tag[0].isdigit() else tag for tag in slugs if tag)
+    return list(dict.fromkeys(tag[:MAX_LENGTH] for tag in valid))[:MAX_TAGS]
+
+
+def _to_ascii_slug(text: str) -> str:
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return "-".join(split_words(plain))
+
+
+def to_argument_name(text: str, location: str, used_names: UniqueNames) -> str:
+    """Return a Python name for a parameter, followed by its location if the name is already used."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    name = (
+        re.sub(r"\W+", "_", plain.replace("[]", ""), flags=re.ASCII).strip("_")[:MAX_LENGTH]
+        or location
+    )
+    name = f"{location}_{name}" if name[0].isdigit() else name
+    name = f"{name}_" if iskeyword(name) else name
+    return used_names.claim(f"{name[: MAX_LENGTH - 10]}_{location}" if name in used_names else name)
+
+
+def to_secret_name(bundle: str, scheme: str) -> str:
+    """Return the secret name: `PETSTORE_API_KEY` for bundle `petstore` and scheme `api_key`."""
+    bundle_words = _to_ascii_slug(bundle).split("-")
+    scheme_words = _to_ascii_slug(scheme).split("-")
+    has_prefix = scheme_words[: len(bundle_words)] == bundle_words
+    name_words = scheme_words if has_prefix else bundle_words + scheme_words
+    parts = list(filter(None, name_words)) or ["API", "KEY"]
+    name = "_".join(parts).upper()[:MAX_LENGTH].strip("_")
+    return f"API_{name}" if name[0].isdigit() else name
+
+
+# --- Swagger 2 ------------------------------------------------------------------------------------
+
+
+def convert_servers(document: OpenApiDocument) -> list[JsonObject]:
+    root = document.root
+    host = as_text(root.get("host")).rpartition("://")[2].rstrip("/")
+    base = as_text(root.get("basePath"))
+    base = base if base.startswith("/") or not base else f"/{base}"
+    schemes = as_list(root.get("schemes"))
+    scheme = "http" if "http" in schemes and "https" not in schemes else "https"
+    return [{"url": f"{scheme}://{host}{base}" if host else base or "/"}]
+
+
+def convert_scheme(definition: JsonMapping) -> JsonMapping:
+    return {"type": "http", "scheme": "basic"} if definition.get("type") == "basic" else definition
+
+
+def convert_operation(
+    document: OpenApiDocument, definition: JsonMapping, parameters: Iterable[JsonMapping]
+) -> JsonObject:
+    """Convert an operation with the resolved `parameters` of itself and its path."""
+    all_parameters = list(parameters)
+    plain = [
+        _convert_parameter(parameter)
+        for parameter in all_parameters
+        if as_text(parameter.get("in")) not in {"body", "formData"}
+    ]
+    consumes = _list_media_types(document, definition, "consumes")
+    body = _convert_body(all_parameters, consumes) or _convert_form(all_parameters, consumes)
+    content: JsonObject = {
+        media_type: {} for media_type in _list_media_types(document, definition, "produces")
+    }
+    responses = as_mapping(definition.get("responses"))
+    headers = [
+        as_mapping(responses[code]).get("headers")
+        for code in responses
+        if str(code).startswith("2")
+    ]
+    response = {"content": content, "headers": next(filter(None, headers), {})}
+    converted = {**definition, "parameters": plain, "responses": {"200": response}}
+    return {**converted, "requestBody": body} if body else converted
+
+
+def _list_media_types(document: OpenApiDocument, definition: JsonMapping, key: str) -> list[str]:
+    return [
+        media_type
+        for media_type in as_list(definition.get(key) or document.root.get(key))
+        if isinstance(media_type, str)
+    ]
+
+
+def _convert_parameter(definition: JsonMapping) -> JsonObject:
+    schema = {key: value for key, value in definition.items() if key not in _PARAMETER_KEYS}
+    common = {key: definition[key] for key in _COMMON_KEYS if key in definition}
+    converted = {**common, "schema": definition.get("schema", schema)}
+    if definition.get("type") == "array":
+        style = as_text(definition.get("collectionFormat"))
+        converted |= _STYLES.get(style, _STYLES["csv"])
+    return converted
+
+
+def _convert_body(parameters: list[JsonMapping], consumes: list[str]) -> JsonObject | None:
+    body = next((parameter for parameter in parameters if parameter.get("in") == "body"), None)
+    if body is None:
+        return None
+    content = {
+        media_type: {"schema": body.get("schema", {})}
+        for media_type in consumes or ["application/json"]
+    }
+    common = {key: body[key] for key in ("required", "description") if key in body}
+    return {**common, "content": content}
+
+
+def _convert_form(parameters: list[JsonMapping], consumes: list[str]) -> JsonObject | None:
+    fields = [parameter for parameter in parameters if parameter.get("in") == "formData"]
+    if not fields:
+        return None
+    has_file = any(parameter.get("type") == "file" for parameter in fields)
+    kind = "multipart/" if has_file else "form"
+    media_types = [media_type for media_type in consumes if kind in media_type] or [
+        "multipart/form-data" if has_file else _FORM
+    ]
+    converted = {
+        as_text(parameter.get("name")): _convert_parameter(parameter) for parameter in fields
+    }
+    schema = {
+        "type": "object",
+        "properties": {name: _add_description(parameter) for name, parameter in converted.items()},
+        "required": [
+            name for name, parameter in converted.items() if parameter.get("required") is True
+        ],
+    }
+    encoding = {
+        name: {key: parameter[key] for key in ("style", "explode") if key in parameter}
+        for name, parameter in converted.items()
+    }
+    return {
+        "required": True,
+        "content": {
+            media_type: {"schema": schema, "encoding": encoding} for media_type in media_types
+        },
+    }
+
+
+def _add_description(parameter: JsonMapping) -> JsonObject:
+    schema = dict(as_mapping(parameter["schema"]))
+    if "description" in parameter:
+        schema["description"] = parameter["description"]
+    return schema

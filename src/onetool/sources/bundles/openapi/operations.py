@@ -12,29 +12,30 @@ from urllib.parse import parse_qsl, urlsplit
 
 from onetool.errors import BundleError
 from onetool.net.client import EVENT_STREAM
-from onetool.sources.bundles.openapi import swagger
-from onetool.sources.bundles.openapi.bodies import BodyWriter, is_binary
+from onetool.sources.bundles.openapi.bodies import BodyWriter, Parameter, ParameterWriter, is_binary
 from onetool.sources.bundles.openapi.document import (
     OpenApiDocument,
     References,
     as_list,
     as_mapping,
     as_text,
+    convert_operation,
+    convert_servers,
     describe_operation,
     shorten,
+    to_tags,
 )
-from onetool.sources.bundles.openapi.names import to_tags
-from onetool.sources.bundles.openapi.parameters import Parameter, ParameterWriter
 from onetool.sources.bundles.openapi.request import (
     VARIABLE,
     RequestBuilder,
+    SecuritySchemes,
     build_url_template,
     encode_path,
     escape_literal,
 )
 from onetool.sources.bundles.openapi.schemas import SchemaTranslator
-from onetool.sources.bundles.openapi.security import SecuritySchemes
 from onetool.sources.bundles.rules import invalid
+from onetool.sources.http.body import strip_parameters
 from onetool.sources.http.placeholders import list_placeholders, parse
 from onetool.sources.http.request import check_headers
 from onetool.util.secret_finder import is_secret_name
@@ -254,7 +255,7 @@ class OperationConverter:
         self._schemas.spend(BASE_COST)
         operation = self._convert_to_version_3(location)
         if self._document.is_swagger:
-            servers = swagger.convert_servers(self._document)
+            servers = convert_servers(self._document)
         else:
             servers = find_servers(location.operation, location.item, self._document.root)
         base = self._servers.find_base_url(servers)
@@ -274,7 +275,7 @@ class OperationConverter:
     def _convert_to_version_3(self, location: OperationLocation) -> JsonMapping:
         parameters = self._merge_parameters(location)
         if self._document.is_swagger:
-            return swagger.convert_operation(self._document, location.operation, parameters)
+            return convert_operation(self._document, location.operation, parameters)
         return {**location.operation, "parameters": parameters}
 
     def _merge_parameters(self, location: OperationLocation) -> list[JsonMapping]:
@@ -358,7 +359,7 @@ class OperationConverter:
             for kind in media_types
             if kind.isascii() and kind.isprintable() and "*" not in kind
         ]
-        bare = [kind.partition(";")[0].strip().lower() for kind in plain]
+        bare = [strip_parameters(kind) for kind in plain]
         json_type = next((kind for kind in plain if "json" in kind), None)
         if json_type:
             request.headers["Accept"] = escape_literal(json_type)

@@ -16,12 +16,12 @@ from onetool.errors import BundleError
 from onetool.sources.bundles.openapi.document import (
     MAX_DETAIL_LENGTH,
     References,
+    UniqueNames,
     as_list,
     as_mapping,
     get_reference,
     shorten,
 )
-from onetool.sources.bundles.openapi.names import UniqueNames
 from onetool.util.context import is_data
 from onetool.util.sanitize import clean
 from onetool_child.json_types import JsonMapping, JsonObject
