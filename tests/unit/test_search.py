@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from onetool.sources.search import SearchDocument, SearchHit
 from onetool.sources.search.catalog import Search
@@ -551,6 +551,7 @@ ANY_TEXT = st.text(max_size=80) | st.text(alphabet="\"'*^:()-+{}AND OR NOT NEAR 
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(query=ANY_TEXT, limit=st.integers(-1, 30))
+@example(query="A0TA;NA/C", limit=1)
 def test_no_query_makes_the_search_fail(query: str, limit: int) -> None:
     hits = SHARED.search(query, limit)
     assert len(hits) <= max(limit, 0)

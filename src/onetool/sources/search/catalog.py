@@ -191,7 +191,7 @@ class _Query:
     def _rank_intents(self, limit: int) -> Scored:
         """Rank documents for the whole query, and move up the best ones for each part of it."""
         ranked = self._rank(self._query, limit)
-        best = ranked[0][1] if ranked else 0.0
+        best = ranked[0][1] if ranked else 1.0
         bonus: dict[Key, float] = {}
         for part in split_intents(self._query):
             scored = self._rank(part, CANDIDATES)
