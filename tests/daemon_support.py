@@ -33,7 +33,8 @@ from tests.support import (
     list_descendants,
 )
 
-from onetool.processes.daemon_client import PROTOCOL, STANDALONE
+from onetool.processes.daemon_client import STANDALONE
+from onetool.processes.daemon_connection import PROTOCOL
 
 ROOT = Path(__file__).parents[1]
 CLIENT = (sys.executable, PROGRAM)  # not `PROGRAM` alone, which is forked without its start

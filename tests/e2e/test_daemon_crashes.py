@@ -34,7 +34,7 @@ from tests.proxy_support import hostile_server
 from tests.support import TIMEOUT_SECONDS, ProcessWatch, RawClient, eventually, list_descendants
 from tests.workers_support import write_pack
 
-from onetool.processes.daemon_client import SILENCE_SECONDS
+from onetool.processes.stdio_bridge import SILENCE_SECONDS
 
 LAB = """
 import os, time
@@ -191,7 +191,7 @@ def test_a_daemon_killed_while_it_starts_is_started_again(lab: DaemonHome) -> No
 
 START_AND_KILL = """
 import os, signal, sys, time
-import onetool.processes.daemon_client as client
+import onetool.processes.daemon_connection as client
 from onetool.cli.start import main as start_command
 
 start = client._start
@@ -208,7 +208,7 @@ def start_and_kill(listener, path):
             if "onetool.server.daemon" in words and path in words:
                 handle = os.pidfd_open(int(pid))
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-                while not client._wait_for(handle, "POLLIN", 10):
+                while not client.wait_for(handle, "POLLIN", 10):
                     pass
                 return
 

@@ -25,7 +25,7 @@ from tests.daemon_support import (
 )
 from tests.support import RawClient, eventually
 
-from onetool.processes.daemon_client import PROTOCOL
+from onetool.processes.daemon_connection import PROTOCOL
 
 SILENT = 200
 VALID: dict[str, Any] = {"protocol": PROTOCOL, "kind": "stdio", "argv": [], "env": {}}

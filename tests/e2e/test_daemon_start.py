@@ -23,7 +23,7 @@ from tests.daemon_support import CLIENT, DaemonHome, open_daemon_home, text_of
 from tests.disk_support import mount_disk
 from tests.support import RawClient
 
-from onetool.processes import daemon_client
+from onetool.processes import daemon_connection
 from onetool.server.daemon.handshake import NotServed, _check_confinement
 
 CLIENTS = 10
@@ -31,8 +31,9 @@ IMPATIENT = (
     CLIENT[0],
     "-c",
     (
-        "from onetool.processes import daemon_client as client; client.CONNECT_SECONDS ="
-        " client.SILENCE_SECONDS = 1; from onetool.cli.start import main; main()"
+        "from onetool.processes import daemon_connection, stdio_bridge as bridge;"
+        " daemon_connection.CONNECT_SECONDS = bridge.CONNECT_SECONDS = bridge.SILENCE_SECONDS = 1;"
+        " from onetool.cli.start import main; main()"
     ),
 )
 
@@ -61,7 +62,7 @@ def find_path(home: DaemonHome, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.stop()
     monkeypatch.setenv("HOME", str(home.home))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home.runtime))
-    found = daemon_client.find_socket()
+    found = daemon_connection.find_socket()
     assert found is not None
     path = Path(found)
     assert path.parent == home.runtime / "onetool"
@@ -97,7 +98,7 @@ def test_a_client_that_is_stopped_while_it_starts_the_daemon_stops_nobody(
 ) -> None:
     """A process that holds the lock, as such a client does, is stopped."""
     path = find_path(home, monkeypatch)
-    with daemon_client._locked(f"{path}.lock") as has_lock:
+    with daemon_connection._locked(f"{path}.lock") as has_lock:
         assert has_lock
         started = time.monotonic()
         assert works(home.client())
@@ -189,7 +190,11 @@ def test_listeners_that_are_not_the_daemon_are_avoided(
 def test_a_daemon_that_hangs_is_left(home: DaemonHome, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not stopped, and has replied to the client, but reads nothing more."""
     path = find_path(home, monkeypatch)
-    reply = {"ok": True, "pid": os.getpid(), "installation": daemon_client.describe_installation()}
+    reply = {
+        "ok": True,
+        "pid": os.getpid(),
+        "installation": daemon_connection.describe_installation(),
+    }
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(8)
@@ -247,11 +252,12 @@ def test_a_directory_that_others_control_is_not_used(
     make(base / "run" / "onetool")
     fallback = base / "tmp" / f"onetool-{os.getuid()}"
     assert (
-        daemon_client.find_socket() == f"{fallback}/{Path(daemon_client.find_socket() or '').name}"
+        daemon_connection.find_socket()
+        == f"{fallback}/{Path(daemon_connection.find_socket() or '').name}"
     )
     fallback.rmdir()
     make(fallback)
-    assert daemon_client.find_socket() is None
+    assert daemon_connection.find_socket() is None
 
 
 def test_without_a_private_directory_each_client_serves_itself(home: DaemonHome) -> None:
@@ -273,7 +279,7 @@ def test_a_long_path_of_a_directory_is_not_used(
     long.mkdir()
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(long))
-    assert daemon_client.find_socket() is None
+    assert daemon_connection.find_socket() is None
 
 
 # --- full and read-only disks ---------------------------------------------------------------------
@@ -330,7 +336,7 @@ def send_confined(
     home: DaemonHome, confine: str, kind: str = "stdio", path: Path | None = None
 ) -> str:
     """Send a request as a process that first executes this code. Return what the daemon says."""
-    code = SEND.format(confine=confine, protocol=daemon_client.PROTOCOL)
+    code = SEND.format(confine=confine, protocol=daemon_connection.PROTOCOL)
     command = [sys.executable, "-c", code, str(path or home.sockets[0]), kind]
     done = subprocess.run(
         command, cwd=home.home, capture_output=True, text=True, timeout=30, check=False
@@ -445,7 +451,7 @@ def test_a_client_with_one_more_filter_is_not_served(home: DaemonHome) -> None:
 
 def test_a_connection_of_a_process_that_has_ended_is_not_served(shared: DaemonHome) -> None:
     """Another process may have its ID now, so nothing is known about who sends."""
-    code = SEND.format(confine="", protocol=daemon_client.PROTOCOL).replace(
+    code = SEND.format(confine="", protocol=daemon_connection.PROTOCOL).replace(
         "    connection.connect(path)\n", "    connection.connect(path)\n    leave()\n"
     )
     leave = """

@@ -13,8 +13,7 @@ from tests.support import App, open_app
 
 from onetool.admin.action import READ, WRITE
 from onetool.admin.person import Person
-from onetool.cli.main import COMMANDS, can_be_remote, load_command
-from onetool.processes.daemon_client import COMMANDS as SENT
+from onetool.cli.main import COMMANDS, COMMANDS as SENT, can_be_remote, load_command
 from onetool.server.http.route_table import ACTION_ROUTES, build_actions
 from onetool.util.token_ids import SCOPES
 

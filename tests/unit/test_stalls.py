@@ -22,7 +22,7 @@ from onetool.errors import BundleError
 from onetool.server.http.asgi_app import build
 from onetool.server.http.request_checks import Bind
 from onetool.settings.model import Settings
-from onetool.sources.builtin.ot_tools import _list_tools
+from onetool.sources.builtin.ot_discovery import _list_tools
 from onetool.sources.bundles import BundleStore
 from onetool.sources.bundles.filesystem import StoreLock
 from onetool.sources.bundles.source import MAX_RECENT

@@ -11,7 +11,7 @@ from onetool.admin.model import ApiModel, Time
 from onetool.admin.person import Person
 from onetool.app import OneTool
 from onetool.errors import ToolError
-from onetool.processes.daemon_client import ask_daemon
+from onetool.processes.daemon_connection import ask_daemon
 from onetool.util.http_clients import HttpClient
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from onetool.cli.options import Actions, print_result
 from onetool.cli.terminal import Progress, format_table, print_notices
 from onetool.errors import ToolError
-from onetool.processes.daemon_client import ask_daemon, find_socket
+from onetool.processes.daemon_connection import ask_daemon, find_socket
 from onetool.settings.paths import FOLDER
 from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc

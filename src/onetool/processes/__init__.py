@@ -2,8 +2,8 @@
 
 Start with `channel.py`, which exchanges messages with cells and workers, and `process.py`, which
 starts and ends processes. `supervised` starts a child on demand and stops it when it is idle,
-`shared` lets several applications use the same child, and `programs` runs programs for tools.
-`daemon_client` is the other side: the thin client of the shared server.
+and lets several applications share it; `programs` runs programs for tools. `daemon_client` is the
+other side: the thin client of the shared server, with `daemon_connection` and `stdio_bridge`.
 
 What holds here:
 
@@ -15,7 +15,7 @@ What holds here:
 - A supervised child is started once for all callers. Cancelling a caller does not cancel the start,
   and after a failure the next attempt waits.
 - What one user of a shared child does never affects the calls of the others.
-- `daemon_client` imports only the standard library and sends no request twice.
+- The client of the shared server imports only the standard library and sends no request twice.
 
 Of the other rooms, this one imports only `onetool.util`.
 """

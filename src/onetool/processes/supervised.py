@@ -1,20 +1,26 @@
-"""Supervision of a worker or connection that calls share: started on demand, once for all callers,
-stopped when idle.
+"""Children that many calls use: started on demand, stopped when idle, and shared by applications.
 
-After a failed start, the next attempt is delayed, longer each time. Callers in the meantime get the
-error immediately.
+A child is started once for all callers. After a failed start, the next attempt is delayed, longer
+each time. Callers in the meantime get the error immediately.
+
+Applications of one process with equal definitions get the same child from a `SharedPool`. Its
+`Users` are the applications: what one of them does must not affect the calls of the others. The
+last user ends the child.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, Generic, Protocol, TypeVar
 
 from onetool.errors import ToolError
+from onetool.processes.process import Printed, Process
 from onetool.util.background import retrieve_error
 
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0
 BUSY_SECONDS = 1.0  # until the next check of a child that is in use
+User = TypeVar("User")
 
 
 class Stoppable(Protocol):
@@ -142,3 +148,167 @@ class Supervised(Generic[Child]):
         else:
             self._child = None
             self._stop(child)
+
+
+# --- Sharing --------------------------------------------------------------------------------------
+
+
+class CallInterrupted(Exception):
+    """The user of the call has stopped using the child."""
+
+
+class Users(Generic[User]):
+    """The users of a child, and their calls in flight.
+
+    `on_first_call` is called before a call if no other is in flight: earlier output does not belong
+    to it.
+    """
+
+    def __init__(self, on_first_call: Callable[[], None] = lambda: None) -> None:
+        self._on_first_call = on_first_call
+        self._users: dict[User, None] = {}  # in the order in which they came
+        self._calls: dict[User, set[asyncio.Timeout]] = {}  # of former users too
+        self._callers: dict[User, None] = {}  # since the last time when no call was in flight
+        self._call_ended = asyncio.Event()
+
+    def __iter__(self) -> Iterator[User]:
+        return iter(tuple(self._users))
+
+    def __len__(self) -> int:
+        return len(self._users)
+
+    def add(self, user: User) -> None:
+        self._users[user] = None
+
+    def discard(self, user: User) -> None:
+        self._users.pop(user, None)
+
+    @asynccontextmanager
+    async def track(self, user: User) -> AsyncIterator[None]:
+        """Make a call. It raises CallInterrupted after `interrupt`."""
+        if not self._calls:
+            self._callers.clear()
+            self._on_first_call()
+        self._callers[user] = None
+        calls = self._calls.setdefault(user, set())
+        clock = asyncio.timeout(None)
+        calls.add(clock)
+        try:
+            async with clock:
+                yield
+        except TimeoutError:
+            if clock.expired():
+                raise CallInterrupted from None
+            raise
+        finally:
+            calls.discard(clock)
+            if not calls:
+                self._calls.pop(user, None)
+            self._call_ended.set()
+            self._call_ended = asyncio.Event()
+
+    def interrupt(self, user: User) -> None:
+        """Interrupt the calls of this user."""
+        now = asyncio.get_running_loop().time()
+        for clock in self._calls.get(user, ()):
+            if not clock.expired():
+                clock.reschedule(now)
+
+    def is_calling(self, user: User) -> bool:
+        return user in self._calls
+
+    async def wait_for_calls(self, user: User) -> None:
+        """Wait until this user has no call in flight."""
+        while user in self._calls:
+            await self._call_ended.wait()
+
+    def has_others(self, user: User) -> bool:
+        """Return whether there is another user, or a call of a former one."""
+        return bool({*self._users, *self._calls} - {user})
+
+    def may_read_output(self, user: User) -> bool:
+        """Return whether the child's latest output cannot be about other users' calls."""
+        return not self._callers.keys() - {user}
+
+    def find_output_owner(self) -> User | None:
+        """Return the user whose call is in flight; if several or none have one, any of those it may
+        belong to.
+        """
+        return next(
+            (user for users in (self._calls, self._callers, self._users) for user in users), None
+        )
+
+
+class SharedProcess(Generic[User]):
+    """A child with its users, and what its process printed.
+
+    Without a process of its own, it prints nothing.
+    """
+
+    def __init__(self) -> None:
+        self.users: Users[User] = Users(self._clear_output)
+        self.is_offered = True  # whether other applications may still use it
+        self._process: Process | None = None
+        self._ready: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    @property
+    def _printed(self) -> Printed:
+        return Printed() if self._process is None else self._process.printed
+
+    def get_output(self, user: User) -> Printed:
+        """Return what the process printed; nothing if that could be about calls of other users."""
+        return self._printed if self.users.may_read_output(user) else Printed()
+
+    def _clear_output(self) -> None:
+        """Discard the output so far, which is not related to the next call."""
+        self._printed.clear()
+
+    def _fail(self, error: BaseException) -> None:
+        """Record why it did not become ready."""
+        self._ready.set_exception(error)
+        self._ready.exception()  # mark it as retrieved
+
+
+class SharedChild(Protocol):
+    is_offered: bool  # whether other applications may still use it
+
+    @property
+    def is_over(self) -> bool: ...
+    async def close(self) -> None: ...
+
+
+Member = TypeVar("Member", bound=SharedChild)
+
+
+class SharedPool(Generic[Member]):
+    """The children that applications share, by definition: everything that decides what a child can
+    do and see.
+    """
+
+    def __init__(self) -> None:
+        self._children: list[tuple[object, Member]] = []
+
+    def get(self, definition: object, make: Callable[[], Member]) -> Member:
+        """Return the child with an equal definition, or a new one.
+
+        The caller becomes its user at once.
+        """
+        for known, child in self._list_live():
+            if child.is_offered and known == definition:
+                return child
+        child = make()
+        self._children.append((definition, child))
+        return child
+
+    def __len__(self) -> int:
+        return len(self._list_live())
+
+    def _list_live(self) -> list[tuple[object, Member]]:
+        self._children = [each for each in self._children if not each[1].is_over]
+        return self._children
+
+    async def close(self) -> None:
+        """End all children, and the calls of their users."""
+        children = self._children
+        self._children = []
+        await asyncio.gather(*(child.close() for _, child in children))

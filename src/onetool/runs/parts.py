@@ -12,7 +12,7 @@ from onetool.core.bus.bus import ToolBus
 from onetool.errors import ToolError
 from onetool.net import HostRules, Net
 from onetool.net.oauth.sign_ins import SignIns
-from onetool.processes.shared import CallInterrupted, SharedPool, Users
+from onetool.processes.supervised import CallInterrupted, SharedPool, Users
 from onetool.runs.answer import Presenter
 from onetool.runs.cells import CLOSED_MESSAGE, PROBE_SECONDS, CellLimits, Cells, CellSource, Host
 from onetool.runs.launch import OnStray

@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from onetool.processes.channel import Collector, find_id
-from onetool.processes.daemon_client import PING, PONG
+from onetool.processes.daemon_connection import PING, PONG
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, has_few_values
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from onetool.processes.daemon_client import list_socket_directories
+from onetool.processes.daemon_connection import list_socket_directories
 from onetool.settings.load import Loaded
 from onetool.settings.model import Server
 from onetool.settings.paths import (

@@ -24,7 +24,7 @@ from onetool.app import OneTool
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput, execute
 from onetool.cli.serve import HOST, PORT, add_arguments, relax_collector
 from onetool.errors import ToolError
-from onetool.processes.daemon_client import (
+from onetool.processes.daemon_connection import (
     BACKLOG,
     CONFIRMATION,
     DISCONNECTED,

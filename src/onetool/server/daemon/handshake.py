@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from onetool.processes.daemon_client import PROTOCOL, describe_installation, get_peer
+from onetool.processes.daemon_connection import PROTOCOL, describe_installation, get_peer
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 

@@ -1,32 +1,36 @@
 """The `ot` pack: discovery, help, results and status of OneTool itself, available through the
 context.
 
-Tools return plain data, or text for readers; the runner renders them. `help_text` has the texts of
-`ot.help`. `ot.call`, `ot.pack`, `ot.parallel` and `ot.snippet` run inside the cell, in
+Tools return plain data, or text for readers; the runner renders them. `ot_discovery` has the tools
+that a model uses before it writes code. `ot.call`, `ot.pack`, `ot.parallel` and `ot.snippet` run inside the cell, in
 `onetool_child.pack_proxy`.
 """
 
 import json
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.core.names import python_name
-from onetool.core.policy.effects import describe_effects, is_declared
-from onetool.core.signature import arguments, signature
-from onetool.core.tool import Tool, tool
+from onetool.core.tool import tool
 from onetool.errors import ArgumentError, ConfigError, SandboxDenied, ToolError
-from onetool.runs.snippets import describe, render_signature
-from onetool.settings.model import Snippet
-from onetool.sources.builtin import help_text, search_hits
+from onetool.sources.builtin.ot_discovery import (
+    MAX_TEXT_CHARS,
+    aliases,
+    help,  # noqa: A004 - the name users know
+    packs,
+    plan,
+    save_snippet,
+    search,
+    snippets,
+    tools,
+)
 from onetool.sources.system import System, get_system
 from onetool.util.context import Foreign, Permission, ToolContext
-from onetool.util.gc_pauses import no_gc_pauses
-from onetool.util.text import pluralize, quote
+from onetool.util.text import quote
 from onetool.util.version import __version__
-from onetool_child.json_types import JsonMapping, JsonObject
+from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,40 +39,15 @@ if TYPE_CHECKING:
     from onetool.state.stats.summary import StatsSummary
 
 __all__ = [
-    "aliases",
-    "background",
-    "config",
-    "health",
-    "help",
-    "load",
-    "notify",
-    "packs",
-    "plan",
-    "prompt",
-    "reload",
-    "resources",
-    "result",
-    "run_result",
-    "save_snippet",
-    "scaffold",
-    "search",
-    "session",
-    "session_update",
-    "snippets",
-    "stats",
-    "tools",
-    "version",
-]
+    "aliases", "background", "config", "health", "help", "load", "notify", "packs", "plan", "prompt",
+    "reload", "resources", "result", "run_result", "save_snippet", "scaffold", "search", "session",
+    "session_update", "snippets", "stats", "tools", "version",
+]  # fmt: skip
 
-Info = Literal["list", "min", "full"]
 ALL_LABELS = ("private", "untrusted")  # of data from upstream servers
 # of session values: an untrusted server returned them, so that answers with them are marked
 FOREIGN = "foreign"
-MAX_TEXT_CHARS = 10_000  # of a query, a name or a pattern
 MAX_WAIT_SECONDS = 20.0
-MAX_HITS = 1000  # if some hits are removed
-MAX_COUNTED_HITS = 100  # to say how many hits were omitted
-MAX_QUERIES = 10  # in one search
 ADD_TOPIC = "a person adds a pattern and a file under notify.topics in onetool.yaml"
 
 
@@ -222,189 +201,6 @@ async def scaffold(context: ToolContext, pack: str) -> str:
     needs_trust = directories.data != directories.user
     more = " A person must run `onetool trust` in that directory first." if needs_trust else ""
     return f"OK: wrote {file}.{more} Then try: {pack}.greet(name='Ada')"
-
-
-# --- discovery ------------------------------------------------------------------------------------
-
-
-@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def tools(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
-    """List tools: all, or those whose name contains the pattern.
-
-    Args:
-        pattern: Part of a name, case-insensitive.
-        info: "list" for names, "min" for one line each, "full" for signatures and arguments.
-
-    Example:
-        ot.tools(pattern="disk", info="full")
-    """
-    system = await _discover_and_note(context)
-    return await run_in_thread(_list_tools, system, pattern, info)
-
-
-@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def packs(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
-    """List packs: all, or those whose name contains the pattern.
-
-    Args:
-        pattern: Part of a name, case-insensitive.
-        info: "list" for names, "min" for source and tool count, "full" to include their tools.
-
-    Example:
-        ot.packs(info="full")
-    """
-    system = await _discover_and_note(context)
-    return await run_in_thread(_list_packs, system, pattern, info)
-
-
-@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any]:
-    """List aliases (short names for tools): all, or those whose name or target contains the
-    pattern.
-
-    Args:
-        pattern: Part of an alias or its target, case-insensitive.
-        info: "list" for names, "min" for `alias -> target`, "full" for both as data.
-
-    Example:
-        ot.aliases()
-    """
-    known = get_system(context).settings.aliases
-    found = {
-        name: target for name, target in sorted(known.items()) if _contains(pattern, name, target)
-    }
-    if info == "full":
-        return [{"name": name, "target": target} for name, target in found.items()]
-    return (
-        list(found) if info == "list" else [f"{name} -> {target}" for name, target in found.items()]
-    )
-
-
-@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") -> list[Any] | str:
-    """List snippets (code templates, run as `$name key=value`): all, or those that contain the
-    pattern.
-
-    Args:
-        pattern: Part of a name or description, case-insensitive.
-        info: "list" for names, "min" for `name: description`, "full" for the definition and an example.
-
-    Example:
-        ot.snippets()
-    """
-    known = await _load_snippets(context)
-    found = [name for name in sorted(known) if _contains(pattern, name, known[name].description)]
-    if info == "full":
-        texts = await run_in_thread(lambda: [describe(name, known[name], known) for name in found])
-        message = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
-        message = (
-            message
-            if known
-            else "no snippets are configured; add them under snippets: in onetool.yaml"
-        )
-        return "\n\n---\n\n".join(filter(None, texts)) or message
-    return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
-
-
-async def _name_run(args: "JsonMapping", context: ToolContext) -> "JsonMapping":
-    """Replace `last` by the ID of the run, because another run may be the last one when a person
-    answers.
-    """
-    run = await get_system(context).runs.find_own(
-        args.get("run", "last"), context.agent_id, context.token_id
-    )
-    return {**args, "run": run.id}
-
-
-@tool(effects=["write"], is_audited=True, max_text=MAX_TEXT_CHARS, complete=_name_run)
-async def save_snippet(context: ToolContext, name: str, description: str, run: str = "last") -> str:
-    """Save a run that worked as a snippet, to repeat it with other values.
-
-    A person is always asked.
-
-    Literals that are arguments of tools or variables become parameters, with the old values as
-    defaults. The snippet is tested with the recorded answers of the run first.
-
-    Args:
-        name: Name of the snippet, called as `$name key=value`.
-        description: What the snippet does.
-        run: ID of the run; "last" is the last recorded run that worked.
-
-    Example:
-        ot.save_snippet(name="free_space", description="Free space of a disk", run="last")
-    """
-    saved = await get_system(context).runs.save_snippet(name, description, run, context)
-    return f"OK: saved. Call it as: {render_signature(saved.name, saved.to_snippet())}"
-
-
-@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def search(context: ToolContext, query: str | list[str], limit: int = 10) -> list[JsonObject]:
-    """Find tools, packs, snippets and aliases by name, misspelled name or purpose.
-
-    `call` shows how to call a hit, `required` the types of its required arguments. Tools with the
-    same description are one hit; `siblings` tells them apart. Hits that are far weaker than the
-    best one are left out.
-
-    Args:
-        query: A name or keywords, or a list of several queries.
-        limit: Maximum number of hits for each query.
-
-    Example:
-        ot.search(query=["how much room is left on the disk", "send an email"])
-    """
-    queries = list(dict.fromkeys([query] if isinstance(query, str) else query))
-    _check_queries(queries, limit)
-    system = await _discover_and_note(context)
-    wanted = MAX_HITS if _is_restricted(context) else MAX_COUNTED_HITS
-    hits = {
-        text: await system.catalog.search(text, max(limit, wanted), context.agent_id)
-        for text in queries
-    }
-    snippets = await _load_snippets(context)
-    found = await run_in_thread(search_hits.describe_hits, system, hits, limit, snippets)
-    if found.omitted:
-        context.note(
-            f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}"
-        )
-    if found.weak:
-        context.note(f"ot.search: {pluralize(found.weak, 'weak hit')} left out")
-    return found.hits
-
-
-@tool(effects=["read"], max_text=MAX_TEXT_CHARS)
-async def help(context: ToolContext, query: str = "", info: Info = "min") -> str:  # noqa: A001 - the name users know
-    """Show help: an overview, one tool, pack, snippet or alias in detail, or search results.
-
-    Args:
-        query: Name of a tool, pack or alias, `$name` of a snippet, or search keywords. Empty for an overview.
-        info: "list" for names only, "min", or "full" for all fields.
-
-    Example:
-        ot.help(query="machine.disk")
-    """
-    if not query.strip():
-        return help_text.OVERVIEW
-    system = await _discover(context)
-    snippets = await _load_snippets(context)
-    if info != "list":
-        text = await run_in_thread(
-            help_text.render_name, query.strip(), system, info == "full", snippets
-        )
-        if text is not None:
-            return help_text.cut(text)
-    _note_unlisted(context)
-    hits = await system.catalog.search(query, agent=context.agent_id)
-    return help_text.cut(
-        await run_in_thread(help_text.render_hits, query, hits, system, info, snippets)
-    )
-
-
-async def _load_snippets(context: ToolContext) -> dict[str, Snippet]:
-    """Return the snippets that the agent can use, also those that were saved."""
-    system = get_system(context)
-    return await run_in_thread(
-        system.state.snippets.merge, system.settings.snippets, context.agent_id
-    )
 
 
 # --- upstream servers -----------------------------------------------------------------------------
@@ -661,130 +457,6 @@ def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> 
     if FOREIGN in stored:
         context.run.record_foreign(Foreign("ot.session", {}, is_untrusted=True))
     return {key: json.loads(value.text) for key, value in found.items()}
-
-
-@tool(effects=["read"], labels=())
-async def plan(context: ToolContext, code: str) -> JsonObject:
-    """Show what code would do, without doing it (dry run): execute tools that only read, and list
-    all other calls.
-
-    The result has the `calls` in order with `tool`, `arguments`, `effects` and the `account` if the
-    server has several, and the `value` of the code. Results of these calls are unknown: the plan
-    ends (`ended`) where the code uses one for anything but an argument.
-
-    Args:
-        code: Python code, as for `run`.
-
-    Example:
-        ot.plan(code="fs.write(path='notes.txt', content=str(machine.now()))")
-    """
-    return await get_system(context).runs.plan(code, context)
-
-
-# --- helpers --------------------------------------------------------------------------------------
-
-
-async def _discover(context: ToolContext) -> System:
-    """Refresh the tools and return the system, restricted to the tools that the agent may call."""
-    system = get_system(context)
-    await system.discover()
-    if not _is_restricted(context):
-        return system
-    return cast("System", await run_in_thread(_RestrictedSystem, system, context))
-
-
-def _is_restricted(context: ToolContext) -> bool:
-    """Return whether there may be tools that the agent may not call, or that code cannot call."""
-    return context.tools is not None or bool(context.run.hidden)
-
-
-async def _discover_and_note(context: ToolContext) -> System:
-    """Return the same as `_discover`, and note which servers are not listed yet."""
-    system = await _discover(context)
-    _note_unlisted(context)
-    return system
-
-
-def _note_unlisted(context: ToolContext) -> None:
-    if note := get_system(context).registry.note_unlisted(context):
-        context.note(note)
-
-
-class _RestrictedSystem:
-    """The system as an agent with a list of tools, or a run with hidden packs, sees it."""
-
-    def __init__(self, system: System, context: ToolContext) -> None:
-        self.registry = system.registry.only(
-            lambda tool: context.admits(tool) and python_name(tool.pack) not in context.run.hidden
-        )
-        self._system = system
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._system, name)
-
-
-def _contains(pattern: str, *texts: str) -> bool:
-    return any(pattern.casefold() in text.casefold() for text in texts)
-
-
-@no_gc_pauses()
-def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
-    found = [
-        entry
-        for entry in system.registry.entries()
-        if entry.enabled
-        and (not pattern or _contains(pattern, entry.name, python_name(entry.name)))
-    ]
-    if info == "list":
-        return [each.name for each in found]
-    if info == "min":
-        return [{"name": each.name, "description": each.summary} for each in found]
-    tools = filter(None, (system.registry.find_exact(each.name) for each in found))
-    return [_describe_tool(each, system.state.shapes.text(each.name)) for each in tools]
-
-
-def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:
-    found = [pack for pack in system.registry.packs() if _contains(python_name(pattern), pack)]
-    if info == "full":
-        texts = [help_text.render_pack(pack, system) for pack in found]
-        return (
-            "\n\n".join(texts) or f"no pack matches {quote(pattern)}; call ot.packs() to list all"
-        )
-    return (
-        found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
-    )
-
-
-def _check_queries(queries: list[str], limit: int) -> None:
-    problem = ""
-    if not queries or not all(text.strip() for text in queries):
-        problem = "the query is empty"
-    elif len(queries) > MAX_QUERIES:
-        problem = f"{len(queries)} queries (expected at most {MAX_QUERIES})"
-    elif any(len(text) > MAX_TEXT_CHARS for text in queries):
-        problem = f"a query has more than {MAX_TEXT_CHARS} characters"
-    elif limit < 1:
-        problem = f"invalid limit {limit} (expected 1 or more)"
-    if problem:
-        raise ArgumentError(
-            problem, hint="describe what you need: ot.search(query='free disk space', limit=5)"
-        )
-
-
-def _describe_tool(entry: Tool, observed: str | None) -> JsonObject:
-    fields = {
-        "name": entry.name,
-        "signature": signature(entry),
-        "description": entry.description,
-        "source": entry.source,
-        "args": arguments(entry),
-        "returns": entry.returns,
-        "effects": describe_effects(entry) if is_declared(entry) else None,
-        "observed": observed,
-        "example": entry.example,
-    }
-    always = {"name", "signature", "description", "source"}
-    return {key: value for key, value in fields.items() if value or key in always}
 
 
 def _summarize(system: System, agent: str | None, period: str, name: str) -> "StatsSummary":

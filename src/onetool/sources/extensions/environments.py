@@ -1,6 +1,6 @@
-"""Script headers (PEP 723), and the Python environments that uv creates for them.
+"""Script headers (PEP 723), their Python environments, and the start commands of workers.
 
-An environment is created once per header and then used by its interpreter path. A file without a
+uv creates an environment once per header and then its interpreter is used directly. A file without a
 header uses the Python of the server. An invalid header is ignored and reported.
 """
 
@@ -9,8 +9,8 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 
+import onetool_child
 from onetool.errors import StorageError, ToolError
 from onetool.processes.process import Printed, Variables
 from onetool.processes.programs import Program, run
@@ -25,7 +26,7 @@ from onetool.settings.programs import NO_CONFIG, uv_settings
 from onetool.util import atomic
 from onetool.util.background import retrieve_error
 from onetool.util.problem import Location, storage_error
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 Report = Callable[[str], None]
 # Variables that programs need to find their files, proxies and certificates.
@@ -36,6 +37,7 @@ PASSED_VARIABLES = frozenset({
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
     "SYSTEMROOT", "APPDATA", "LOCALAPPDATA", "USERPROFILE", "PATHEXT", "COMSPEC",
 })  # fmt: skip
+OUTPUT_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 NO_UV = "no_uv"  # the error code if uv is not installed
 PREPARING_MESSAGE = "uv is preparing the environment"
 # The script that uv runs: it imports the worker from its first argument and changes to its second.
@@ -332,3 +334,56 @@ def environment_error(file: Path, errors: str) -> ToolError:
     )
     message = f"{file}: uv could not create the environment: {errors}"
     return ToolError(message, hint=hint, location=Location(str(file)))
+
+
+# --- Workers --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLaunch:
+    """The parameters of a worker process."""
+
+    pack: str
+    file: Path
+    start: StartCommand
+    environment: Variables
+    settings: JsonMapping
+    cwd: Path
+    start_directory: Path | None = None  # the initial directory, in which uv looks for files
+    sandbox: JsonMapping | None = None
+    module: str = ""  # to import in place of the file, for a pack of an installed package
+    classes: Mapping[str, str] = field(default_factory=dict)  # by tool name, if tools are objects
+    hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
+    secrets: Mapping[str, str | None] = field(default_factory=dict, repr=False)  # declared ones
+    max_bytes: int = 104_857_600
+    remember: Callable[[str], Awaitable[None]] | None = None  # called with the interpreter's path
+    runs_tests: bool = False  # whether it serves `onetool_child.serving` instead of the tools
+
+    @property
+    def command(self) -> list[str]:
+        """The command. The current directory is never on the import path."""
+        home = str(Path(onetool_child.__file__).parent.parent)  # on the path only during startup
+        if self.start.by_uv:
+            return [*self.start.command, home, str(self.cwd)]
+        return [*self.start.command, "-P", "-c", BOOT, home, str(self.cwd)]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment, with unbuffered UTF-8 output; the worker removes these variables."""
+        return {**self.environment, **OUTPUT_VARIABLES}
+
+    @property
+    def options(self) -> JsonObject:
+        return {
+            "file": str(self.file),
+            "module": self.file.stem,
+            "pack": self.pack,
+            "import": self.module,
+            "classes": dict(self.classes),
+            "settings": dict(self.settings),
+            "secrets": dict(self.secrets),
+            "sandbox": self.sandbox,
+            "hidden": [*self.hidden, *OUTPUT_VARIABLES],
+            "max_bytes": self.max_bytes,
+            "runs_tests": self.runs_tests,
+        }

@@ -1,8 +1,7 @@
-"""The source of extension tools: files in directories, read when they are new or changed, each with
-a worker.
+"""The source of extension tools: files that are read when they are new or changed.
 
 Nothing is read at startup. `refresh` looks for new files; a tool checks its own file before each
-call.
+call. Each file has a worker.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from onetool.core.registry import HeldTools
 from onetool.core.tool import Tool
 from onetool.errors import ToolError
 from onetool.processes.process import Variables
-from onetool.processes.shared import SharedPool
+from onetool.processes.supervised import SharedPool
 from onetool.settings.load import Loaded
 from onetool.settings.model import PackSettings
 from onetool.settings.paths import extension_files, resolve_path
@@ -36,11 +35,12 @@ from onetool.sources.extensions.environments import (
     Environments,
     Report,
     StartCommand,
+    WorkerLaunch,
     make_script_environment,
     make_worker_environment,
 )
 from onetool.sources.extensions.static_analysis import Extension, Function
-from onetool.sources.extensions.worker import CallTool, Worker, WorkerLaunch
+from onetool.sources.extensions.worker import CallTool, Worker
 from onetool.state.storage import Jobs
 from onetool.util.background import BackgroundTasks, retrieve_error
 from onetool.util.context import Permission, ToolContext
@@ -66,9 +66,8 @@ class _Setup(NamedTuple):
 class Extensions(HeldTools):
     """The extension packs.
 
-    `list_reserved_names` returns the built-in packs; `check_trust` checks project files.
-
-    `get_jobs` returns the jobs of queues. Without it, all packs run here.
+    `list_reserved_names` returns the built-in packs; `check_trust` checks project files. `get_jobs`
+    returns the jobs of queues. Without it, all packs run here.
     """
 
     def __init__(
@@ -94,16 +93,13 @@ class Extensions(HeldTools):
         self._all: set[PackBackend] = set()  # including replaced ones whose workers have not ended
         self._setups: dict[str, _Setup] = {}
         self._found: dict[Path, Extension] = {}
-        self._installed: list[Extension] | None = (
-            None  # packs of installed packages, once they were looked for
-        )
+        self._installed: list[Extension] | None = None  # of packages, once they were looked for
         self._accepted: set[Path] = set()
         self._problems: dict[str, Problem] = {}
         self.name_conflicts: dict[str, Problem] = {}  # packs whose name is already in use
         self.trust_problems: tuple[Problem, ...] = ()  # why project files were rejected
-        self.named_files: tuple[
-            Path, ...
-        ] = ()  # that a user named on the command line; they come first
+        # that a user named on the command line; they come first
+        self.named_files: tuple[Path, ...] = ()
         self._unconfigured: set[Path] = set()  # named files that are in no directory of packs
         self._lock = asyncio.Lock()
         self._next_scan: asyncio.Task[None] | None = None
@@ -448,9 +444,8 @@ class Extensions(HeldTools):
         report = context.client.progress or (lambda _line: None)
         packages = await self._environments.get_packages(PYTEST, extension.file, report)
         launch = await self._prepare(setup, extension, report)
-        return await run_pack_tests(
-            launch, setup.timeouts.start, packages, self._call_tool, context
-        )
+        seconds = setup.timeouts.start
+        return await run_pack_tests(launch, seconds, packages, self._call_tool, context)
 
     async def _build_ahead(self, extension: Extension) -> None:
         """Create the environment in the background. The first call reports errors."""
@@ -470,17 +465,14 @@ class Extensions(HeldTools):
 
 def _has_changed(extension: Extension) -> bool:
     try:
+        if static_analysis.stamp_file(extension.file) != extension.stamp:
+            return True
         if extension.package:
-            return static_analysis.stamp_file(extension.file) != extension.stamp
-        return (
-            static_analysis.stamp_file(extension.file),
-            static_analysis.stamp_siblings(extension.file),
-        ) != (
-            extension.stamp,
-            extension.siblings,
-        )
+            return False
+        siblings = static_analysis.stamp_siblings(extension.file)
     except OSError:
         return True
+    return siblings != extension.siblings
 
 
 def _make_sandbox(

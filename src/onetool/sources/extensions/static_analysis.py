@@ -1,6 +1,4 @@
-"""Static analysis of extension files: pack name, functions, permissions and dependencies, without
-running them.
-"""
+"""Read extension files without running them: pack name, functions, permissions, dependencies."""
 
 import ast
 import os
@@ -28,9 +26,8 @@ from onetool_child.json_types import JsonObject
 SUFFIX = "_tools"
 DECLARED_NAMES = {"pack", "permissions", "__all__"}
 TOOL_OPTIONS = ("permissions", "effects", "idempotent")
-PACK_ASSIGNMENT = re.compile(
-    r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']"""
-)  # for files that cannot be parsed
+# for files that cannot be parsed
+PACK_ASSIGNMENT = re.compile(r"""(?m)^pack\s*(?::[^=\n]*)?=\s*["'](\w*)["']""")
 DECLARATION = re.compile(r"(?m)^(pack|permissions)\s*(:[^=\n]*)?=|^# /// script$")
 PLATFORM_TEST = re.compile(
     r"(?P<name>sys\.platform|os\.name)(\.startswith\('(?P<prefix>\w*)'\)| (?P<operator>[!=]=)"
@@ -64,17 +61,14 @@ class Function(NamedTuple):
 class Extension:
     """An extension file.
 
-    `problem` makes it unusable; `problems` affect single functions or the header.
-
-    `problems` also say which functions are not tools, with the code `ignored`.
+    `problem` makes it unusable. `problems` affect single functions or the header, or say which
+    functions are not tools (with the code `ignored`).
     """
 
     pack: str
     file: Path
     stamp: Stamp
-    siblings: frozenset[tuple[str, Stamp]] = (
-        frozenset()
-    )  # modules in the same directory, which it may import
+    siblings: frozenset[tuple[str, Stamp]] = frozenset()  # importable modules beside it
     digest: str = ""
     header: ScriptHeader | None = None
     functions: tuple[Function, ...] = ()
@@ -87,9 +81,7 @@ class Extension:
     module: str = ""  # the name under which a package's pack is imported
 
     def identify(self) -> list[str]:
-        """Return digests of the file and the modules beside it, as they are now; an empty one if a
-        file is missing.
-        """
+        """Return current digests of the file and its siblings, an empty one for a missing file."""
         files = [str(self.file), *sorted(name for name, _ in self.siblings)]
         return [self.module, *map(_digest_file, files)]
 
@@ -133,21 +125,18 @@ def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
 def _scan_modules(directory: str, *, is_required: bool) -> dict[str, os.DirEntry[str]]:
     try:
         with os.scandir(directory) as entries:
-            return {
-                each.name: each
-                for each in entries
-                if each.name.isidentifier() or each.name.endswith(".py")
-            }
+            named = {entry.name: entry for entry in entries}
     except OSError:  # a subdirectory without access permission
         if is_required:
             raise
         return {}
+    return {
+        name: entry for name, entry in named.items() if name.isidentifier() or name.endswith(".py")
+    }
 
 
 def _is_pack(names: Iterable[str]) -> bool:
-    """Return whether a directory with these names is another pack: it has a file of tools and is
-    not a package.
-    """
+    """Return whether these names are another pack: tool files that are not in a package."""
     return "__init__.py" not in names and any(name.endswith(f"{SUFFIX}.py") for name in names)
 
 
@@ -160,9 +149,8 @@ def read(file: Path) -> Extension:
         source = _read_text(file)
     # LookupError: the encoding may be unknown or not a text encoding.
     except (LookupError, OSError, SyntaxError, ValueError) as error:
-        return replace(
-            unparsed, problem=Problem(f"cannot read {file}: {error}", location=Location(str(file)))
-        )
+        problem = Problem(f"cannot read {file}: {error}", location=Location(str(file)))
+        return replace(unparsed, problem=problem)
     digest = sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
     unparsed = replace(unparsed, stamp=stamp, siblings=siblings, digest=digest)
     try:
@@ -177,14 +165,12 @@ def outline(file: Path) -> dict[str, list[str]]:
     """Return the parameters of each tool of a file. Works for built-in packs too."""
     source = _read_text(file)
     module = _Module(file, source)
-    found, _ = _find_tools(module, _read_literals(module.tree).get("__all__"))
-    return {name: list_parameter_names(definition) for name, (definition, _) in found.items()}
+    tools, _ = _find_tools(module, _read_literals(module.tree).get("__all__"))
+    return {name: list_parameter_names(definition) for name, (definition, _) in tools.items()}
 
 
 def declares_pack(file: Path) -> bool:
-    """Return whether a file says that it is a pack: it assigns `pack` or `permissions`, or has a
-    script header.
-    """
+    """Return whether a file assigns `pack` or `permissions`, or has a script header."""
     try:
         source = _read_text(file)
     except (LookupError, OSError, SyntaxError, ValueError):
@@ -207,23 +193,25 @@ def _make_unusable(unparsed: Extension, source: str, reason: str, line: int = 0)
     """Return an unusable extension, under the pack name that callers will use."""
     assignment = PACK_ASSIGNMENT.search(source)
     location = Location(str(unparsed.file), line)
-    problem = Problem(
-        f"{unparsed.file}{f', line {line}' if line else ''}: {reason}", location=location
-    )
-    return replace(unparsed, pack=(assignment and assignment[1]) or unparsed.pack, problem=problem)
+    place = f"{unparsed.file}, line {line}" if line else str(unparsed.file)
+    pack = (assignment and assignment[1]) or unparsed.pack
+    return replace(unparsed, pack=pack, problem=Problem(f"{place}: {reason}", location=location))
 
 
 def _parse(unparsed: Extension, source: str) -> Extension:
     module = _Module(unparsed.file, source)
     literals = _read_literals(module.tree)
-    found, problems = _find_tools(module, literals.get("__all__"))
+    tools, reasons = _find_tools(module, literals.get("__all__"))
     functions = []
-    for name, (definition, owner) in found.items():
+    for name, (definition, owner) in tools.items():
         try:
             functions.append(_make_function(name, definition, owner))
         except (SyntaxError, TypeError, ValueError) as error:
-            problems.append(f"{name}: {error}")
+            reasons.append(f"{name}: {error}")
+    if header_problem := find_problem(source):
+        reasons.insert(0, header_problem)
     location = Location(str(unparsed.file))
+    problems = [Problem(f"{unparsed.file}: {reason}", location=location) for reason in reasons]
     return replace(
         unparsed,
         pack=_check_pack_name(literals.get("pack", unparsed.pack)),
@@ -232,14 +220,7 @@ def _parse(unparsed: Extension, source: str) -> Extension:
         permissions=_parse_permissions(literals.get("permissions", [])),
         secrets=_read_secrets(module.tree),
         description=ast.get_docstring(module.tree) or "",
-        problems=(
-            *(
-                Problem(f"{unparsed.file}: {reason}", location=location)
-                for reason in (find_problem(source), *problems)
-                if reason
-            ),
-            *_find_ignored(module, found),
-        ),
+        problems=(*problems, *_find_ignored(module, tools)),
     )
 
 
@@ -255,16 +236,12 @@ def _find_ignored(module: "_Module", tools: Iterable[str]) -> Iterator[Problem]:
     """Yield what is not a tool, although a reader might expect it: one problem for each reason."""
     names = {*tools}
     unlisted = [name for name in module.definitions if name not in names]
-    nested = [
-        each.name
-        for name in sorted(names & module.definitions.keys())
-        for each in module.definitions[name].body
-        if isinstance(each, FunctionNode)
-    ]
+    nested: list[str] = []
+    for name in sorted(names & module.definitions.keys()):
+        nested += _list_functions(module.definitions[name])
+    statements = module.statements
     classes = [
-        each.name
-        for each in module.statements
-        if isinstance(each, ast.ClassDef) and _has_methods(each)
+        node.name for node in statements if isinstance(node, ast.ClassDef) and _has_methods(node)
     ]
     is_private = all(name.startswith("_") for name in unlisted)
     reasons = {
@@ -273,25 +250,25 @@ def _find_ignored(module: "_Module", tools: Iterable[str]) -> Iterator[Problem]:
         "methods are not tools; write functions": classes,
     }
     file = module.file
-    for reason, found in reasons.items():
-        if found:
-            yield Problem(
-                f"{file}: ignored {_join(found)}: {reason}", "", Location(str(file)), IGNORED, OK
-            )
-    for each in module.statements:
-        match each:
-            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()) if not name.startswith(
-                "_"
-            ):
-                message = f"{file}, line {each.lineno}: ignored {name}: a lambda is not a tool"
-                hint = f"write `def {name}(...)` in {file}, or rename it to _{name}"
-                yield Problem(message, hint, Location(str(file), each.lineno), IGNORED, WARNING)
+    for reason, ignored in reasons.items():
+        if ignored:
+            message = f"{file}: ignored {_join(ignored)}: {reason}"
+            yield Problem(message, "", Location(str(file)), IGNORED, OK)
+    for node in statements:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda()):
+                if not name.startswith("_"):
+                    message = f"{file}, line {node.lineno}: ignored {name}: a lambda is not a tool"
+                    hint = f"write `def {name}(...)` in {file}, or rename it to _{name}"
+                    yield Problem(message, hint, Location(str(file), node.lineno), IGNORED, WARNING)
+
+
+def _list_functions(node: FunctionNode | ast.ClassDef) -> list[str]:
+    return [inner.name for inner in node.body if isinstance(inner, FunctionNode)]
 
 
 def _has_methods(node: ast.ClassDef) -> bool:
-    return any(
-        isinstance(each, FunctionNode) and not each.name.startswith("_") for each in node.body
-    )
+    return not all(name.startswith("_") for name in _list_functions(node))
 
 
 def _join(names: list[str]) -> str:
@@ -301,16 +278,15 @@ def _join(names: list[str]) -> str:
 
 def _read_literals(tree: ast.Module) -> JsonObject:
     """Return the module-level literals `pack`, `permissions` and `__all__`."""
-    found: JsonObject = {}
+    literals: JsonObject = {}
     for node in tree.body:
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name in DECLARED_NAMES:
-                found[name] = _evaluate_literal(name, value)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value) if (
-                name in DECLARED_NAMES
-            ):
-                found[name] = _evaluate_literal(name, value)
-    return found
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ) if name in DECLARED_NAMES:
+                literals[name] = _evaluate_literal(name, value)
+    return literals
 
 
 def _evaluate_literal(name: str, value: ast.expr) -> Any:
@@ -371,18 +347,18 @@ class _Module:
         if not start.is_relative_to(self.root):
             return None
         path = start.joinpath(*name.split("."))
-        for candidate in (
-            (path.with_suffix(".py"), path / "__init__.py") if name else (path / "__init__.py",)
-        ):
-            if candidate not in self.siblings:
-                is_read = len(self.siblings) <= MAX_SIBLINGS and candidate.is_file()
-                text = _read_text(candidate) if is_read else ""
-                self.siblings[candidate] = (
-                    _Module(candidate, text, self.root, self.siblings) if is_read else None
-                )
-            if (found := self.siblings[candidate]) is not None:
-                return found
-        return None
+        candidates = [path / "__init__.py"]
+        if name:
+            candidates.insert(0, path.with_suffix(".py"))
+        return next(filter(None, map(self._read_sibling, candidates)), None)
+
+    def _read_sibling(self, file: Path) -> "_Module | None":
+        if file not in self.siblings:
+            module = None
+            if len(self.siblings) <= MAX_SIBLINGS and file.is_file():
+                module = _Module(file, _read_text(file), self.root, self.siblings)
+            self.siblings[file] = module
+        return self.siblings[file]
 
 
 def _flatten(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

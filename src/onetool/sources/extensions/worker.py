@@ -7,21 +7,22 @@ worker.
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from anyio.to_thread import run_sync as run_in_thread
 
-import onetool_child
 from onetool.errors import Cancelled, CannotAsk, ToolError, ToolTimeout
 from onetool.processes.channel import Channel, ChannelClosed, RemoteError
-from onetool.processes.process import Process, Variables, describe_status
-from onetool.processes.shared import CallInterrupted, SharedProcess
-from onetool.sources.extensions.environments import BOOT, StartCommand, environment_error
+from onetool.processes.process import Process, describe_status
+from onetool.processes.supervised import CallInterrupted, SharedProcess
+from onetool.sources.extensions.environments import (
+    WorkerLaunch,
+    environment_error,
+)
 from onetool.util.clock_watch import PausableDeadline
 from onetool.util.context import CANNOT_ASK, Result, ToolContext, Waiting
 from onetool.util.large_data import RawJson
@@ -37,66 +38,7 @@ MAX_SETTLE_SECONDS = 0.5  # for which the next call waits for cancelled ones
 STUCK_SECONDS = 2.0  # for a cancelled call to stop
 EXIT_SECONDS = 1.0  # to learn the exit status of a lost process
 END_SECONDS = 3.0
-OUTPUT_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
 CallTool = Callable[..., Awaitable[Result]]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLaunch:
-    """The parameters of a worker process."""
-
-    pack: str
-    file: Path
-    start: StartCommand
-    environment: Variables
-    settings: JsonMapping
-    cwd: Path
-    start_directory: Path | None = None  # the initial directory, in which uv looks for files
-    sandbox: JsonMapping | None = None
-    module: str = ""  # to import in place of the file, for a pack of an installed package
-    classes: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of tools that are objects, by the name of the tool
-    hidden: tuple[str, ...] = ()  # environment variables for uv that tools do not see
-    secrets: Mapping[str, str | None] = field(
-        default_factory=dict, repr=False
-    )  # that the pack declares
-    max_bytes: int = 104_857_600
-    remember: Callable[[str], Awaitable[None]] | None = (
-        None  # called with the path of the interpreter
-    )
-    runs_tests: bool = False  # whether it serves `onetool_child.serving` instead of the tools
-
-    @property
-    def command(self) -> list[str]:
-        """The command. The directory of `onetool_child` is on the path only during startup, the
-        current one never.
-        """
-        home = str(Path(onetool_child.__file__).parent.parent)
-        if self.start.by_uv:
-            return [*self.start.command, home, str(self.cwd)]
-        return [*self.start.command, "-P", "-c", BOOT, home, str(self.cwd)]
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment, with unbuffered UTF-8 output; the worker removes these variables."""
-        return {**self.environment, **OUTPUT_VARIABLES}
-
-    @property
-    def options(self) -> JsonObject:
-        return {
-            "file": str(self.file),
-            "module": self.file.stem,
-            "pack": self.pack,
-            "import": self.module,
-            "classes": dict(self.classes),
-            "settings": dict(self.settings),
-            "secrets": dict(self.secrets),
-            "sandbox": self.sandbox,
-            "hidden": [*self.hidden, *OUTPUT_VARIABLES],
-            "max_bytes": self.max_bytes,
-            "runs_tests": self.runs_tests,
-        }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import NetworkError, ToolError, ToolTimeout
-from onetool.processes.shared import SharedProcess
+from onetool.processes.supervised import SharedProcess
 from onetool.settings.model import Server
 from onetool.settings.programs import start_seconds
 from onetool.sources.upstream.relay import DeclaringStream, Relay, Relays, WrappedStream

@@ -18,8 +18,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import NetworkError, PermissionDenied, SignInRequired, ToolError, ToolTimeout
 from onetool.net.oauth.credential import collect_failures
-from onetool.processes.shared import CallInterrupted
-from onetool.processes.supervised import Supervised
+from onetool.processes.supervised import CallInterrupted, Supervised
 from onetool.sources.upstream.checked_tools import CheckedTools
 from onetool.sources.upstream.connection import Connection, describe_error, innermost
 from onetool.sources.upstream.definitions import (

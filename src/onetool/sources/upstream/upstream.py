@@ -24,7 +24,7 @@ from onetool.errors import Cancelled, PermissionDenied, ToolError
 from onetool.net.oauth.credential import Identity
 from onetool.net.oauth.sign_ins import SignIns, identify, make_server_target
 from onetool.net.oauth.token_source import TokenSource
-from onetool.processes.shared import SharedPool
+from onetool.processes.supervised import SharedPool
 from onetool.runs.results.blobs import Media
 from onetool.settings.model import Server
 from onetool.sources.upstream.checked_tools import REQUIRED_PERMISSIONS, CheckedTools, is_chosen
