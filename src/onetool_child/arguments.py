@@ -12,6 +12,7 @@ import sys
 import types
 from functools import lru_cache, partial
 
+from onetool_child.data import decode_base64, parse_duration
 from onetool_child.errors import ArgumentError, get_message
 from onetool_child.interface import Context
 
@@ -36,10 +37,6 @@ CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, Va
 # flags of a code object
 HAS_VARIADIC = 0x04
 HAS_VARIADIC_KEYWORDS = 0x08
-DURATION = (
-    r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W|(?:(?P<days>\d+)D)?"
-    r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?)"
-)
 
 
 class Mismatch(ValueError):
@@ -361,9 +358,9 @@ def _get_class_converter(kind: type) -> Convert | None:  # noqa: PLR0911 - one c
         dt.date: dt.date.fromisoformat,
         dt.datetime: dt.datetime.fromisoformat,
         dt.time: dt.time.fromisoformat,
-        dt.timedelta: _parse_duration,
-        bytes: _decode_base64,
-        bytearray: lambda value: bytearray(_decode_base64(value)),
+        dt.timedelta: parse_duration,
+        bytes: decode_base64,
+        bytearray: lambda value: bytearray(decode_base64(value)),
         set: set,
         frozenset: frozenset,
         tuple: tuple,
@@ -445,33 +442,6 @@ def _make_decimal(kind: Any, value: Any) -> Any:
         return kind(str(value))  # keep 0.1 exact
     except ArithmeticError:
         raise ValueError("expected a decimal number") from None
-
-
-def _parse_duration(value: Any) -> Any:
-    """Return a duration from ISO 8601 text or from a number of seconds."""
-    import datetime as dt
-    import re
-
-    if isinstance(value, int | float):
-        return dt.timedelta(seconds=value)
-    match = (
-        re.fullmatch(DURATION, value, re.ASCII | re.IGNORECASE) if len(value) > len("P") else None
-    )
-    if match is None or not any(match.groups()[1:]):
-        raise ValueError("expected an ISO 8601 duration such as PT1H30M, or a number of seconds")
-    parts = {
-        name: float(text) for name, text in match.groupdict().items() if text and name != "sign"
-    }
-    return dt.timedelta(**parts) * (-1 if match["sign"] == "-" else 1)
-
-
-def _decode_base64(value: str) -> bytes:
-    import base64
-
-    try:
-        return base64.b64decode("".join(value.split()), validate=True)
-    except ValueError:
-        raise ValueError("expected base64 for bytes") from None
 
 
 # --- pydantic, if the extension uses it -----------------------------------------------------------

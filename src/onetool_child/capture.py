@@ -1,8 +1,8 @@
-"""Execution of code and the value of a run, which is determined from the syntax tree.
+"""Execution of code, the value of a run, and the value in a failed expression.
 
-The code is parsed as it was sent, so that line numbers and strings stay the same; indentation is
-fixed only if parsing fails. Code with a top-level `return` is wrapped in a function whose names are
-all global, so that its definitions still belong to a module.
+The syntax tree determines the value. The code is parsed as it was sent, so that line numbers and
+strings stay the same; indentation is fixed only if parsing fails. Code with a top-level `return` is
+wrapped in a function whose names are all global, so that its definitions still belong to a module.
 """
 
 import ast
@@ -423,3 +423,8 @@ def _read(node: ast.expr, names: Namespace) -> Any:
             except (LookupError, TypeError):
                 return UNKNOWN
     return UNKNOWN
+
+
+def split_lines(code: str) -> list[str]:
+    """Return the lines as Python counts them; `splitlines` also splits at form feeds."""
+    return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")

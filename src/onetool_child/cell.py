@@ -20,7 +20,6 @@ from _thread import (
     start_new_thread,
 )  # imported by name, because a deterministic run replaces them in their modules
 from contextlib import suppress
-from itertools import islice
 from time import monotonic, sleep
 from types import FrameType, ModuleType
 from typing import Any
@@ -33,7 +32,9 @@ from onetool_child.capture import (
     describe_shape,
     execute,
     find_value_line,
+    split_lines,
 )
+from onetool_child.data import render_value
 from onetool_child.errors import (
     TIMEOUT_HINT,
     TREE,
@@ -57,7 +58,14 @@ from onetool_child.pack_proxy import (
 )
 from onetool_child.project_path import ProjectsProxy
 from onetool_child.rpc import ConnectionLost, Peer
-from onetool_child.summary import summary
+from onetool_child.summary import (
+    SNIPPET_FILE,
+    describe_file,
+    describe_missing_name,
+    find_line,
+    find_snippet_line,
+    summary,
+)
 
 OUTPUT_BUFFER_BYTES = 8192
 FLUSH_SECONDS = 0.04  # maximum delay of printed output
@@ -66,8 +74,6 @@ REHEARSAL = "rehearsal.call()"
 MAX_WRITE_BYTES = messages.MAX_PIECE_BYTES // 4  # a replaced byte takes three in UTF-8
 MAX_SNIPPET_DEPTH = 20
 MAX_NAMES = 1000  # of unknown names in one run
-MAX_VARIABLES = 20
-SNIPPET_FILE = "<$"
 OWN_PID = "own-pid"  # placeholder in the first line for the process ID
 MAX_MESSAGE_CHARS = MAX_SOURCE_CHARS = 10_000
 SNIPPET_DEPTH = contextvars.ContextVar("snippet_depth", default=0)
@@ -179,7 +185,7 @@ class Cell:
         is_indented = chosen in {"json_h", "yml_h"} and not data.has_too_much_indentation(
             result["value"]
         )
-        text, parsed = _render_value(result["value"], line, 2 if is_indented else None)
+        text, parsed = render_value(result["value"], line, 2 if is_indented else None)
         limit = self._params["max_output"]
         if len(text) > limit:
             raise ToolError(
@@ -219,13 +225,13 @@ class Cell:
         """Return the answer for an error. After the code was executed, its value raised the error."""
         if isinstance(error, SystemExit) and (error.code is None or error.code == 0):
             return self._encode_success(NO_VALUE)
-        line = _find_line(error)
+        line = find_line(error)
         if line is None and is_executed:
             line = find_value_line(self._params["code"])
         return self._encode_failure_at(error, line)
 
     def _encode_failure_at(self, error: BaseException, line: int | None) -> str:
-        lines = _split_lines(self._params["code"])
+        lines = split_lines(self._params["code"])
         source = lines[line - 1][:MAX_SOURCE_CHARS] if line and line <= len(lines) else None
         name = getattr(error, "name", None) if isinstance(error, NameError | ImportError) else None
         is_in_run = (
@@ -234,7 +240,7 @@ class Cell:
         text = (
             str(error.msg) if isinstance(error, SyntaxError) and is_in_run else get_message(error)
         )
-        message = f"{text[:MAX_MESSAGE_CHARS]}{_find_snippet_line(error)}"
+        message = f"{text[:MAX_MESSAGE_CHARS]}{find_snippet_line(error)}"
         kind = {"type": error_type(error), "class": type(error).__name__, "message": message}
         about = {
             **kind,
@@ -243,7 +249,7 @@ class Cell:
             "name": name,
             "sanitize": self._get_sanitize(),
         }
-        details = {**_describe_missing_name(error), **_describe_file(error)}
+        details = {**describe_missing_name(error), **describe_file(error)}
         if shape := describe_failed_value(error, FILENAME, self._last_shape):
             details["shape"] = shape
         fields = _describe_fields(error)
@@ -272,7 +278,7 @@ class Cell:
         linecache.cache[FILENAME] = (
             len(code),
             None,
-            [f"{line}\n" for line in _split_lines(code)],
+            [f"{line}\n" for line in split_lines(code)],
             FILENAME,
         )
         module = ModuleType("__main__")
@@ -461,105 +467,11 @@ class _Output(io.RawIOBase):
                 sleep(FLUSH_SECONDS)
 
 
-def _render_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
-    """Return the text of a value that `line` already contains, and the value as data."""
-    if isinstance(value, str):
-        return value, value
-    try:
-        if indent is None:
-            return data.record_lines(value), value
-        return (
-            json.dumps(
-                value, ensure_ascii=False, allow_nan=False, indent=indent, separators=(",", ": ")
-            ),
-            value,
-        )
-    except (TypeError, ValueError):  # it contains objects, which may be iterable only once
-        decoded = json.loads(line)["result"]["value"]
-    return decoded if isinstance(decoded, str) else data.text(decoded, indent), decoded
-
-
 def _describe_fields(error: BaseException) -> JsonObject:
     try:
         return describe(error)
     except Exception:  # noqa: BLE001 - a class of the code may do anything
         return {}
-
-
-def _split_lines(code: str) -> list[str]:
-    """Return the lines as Python counts them; `splitlines` also splits at form feeds."""
-    return code.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-
-
-def _find_line(error: BaseException) -> int | None:
-    """Return the innermost line of the code in the traceback, or the line of the syntax error."""
-    if isinstance(error, SyntaxError) and error.filename == FILENAME:
-        return error.lineno
-    return next((line for file, line, _ in _list_traceback(error) if file == FILENAME), None)
-
-
-def _list_traceback(error: BaseException) -> list[tuple[str, int, FrameType]]:
-    """Return file, line and frame of each traceback entry, innermost first."""
-    entries = []
-    trace = error.__traceback__
-    while trace is not None:
-        entries.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
-        trace = trace.tb_next
-    return entries[::-1]
-
-
-def _describe_missing_name(error: BaseException) -> JsonObject:
-    """Return the missing attribute, if any, and the variables that refer to the object.
-
-    One of them may hide a pack with the same name; so may an unbound local variable.
-    """
-    is_unbound = type(error) is UnboundLocalError
-    if not is_unbound and (type(error) is not AttributeError or error.name is None):
-        return {}
-    frame = next((frame for file, _, frame in _list_traceback(error) if file == FILENAME), None)
-    if frame is None or is_unbound:
-        unbound = (
-            [name for name in frame.f_code.co_varnames if name not in frame.f_locals]
-            if frame
-            else []
-        )
-        return {"variables": unbound[:MAX_VARIABLES]}
-    assert isinstance(error, AttributeError)
-    found = [*frame.f_locals.items(), *list(frame.f_globals.items())]
-    variables = [name for name, value in found if value is error.obj]
-    keys = (
-        [key for key in islice(error.obj, MAX_VARIABLES) if type(key) is str]
-        if type(error.obj) is dict
-        else []
-    )
-    about = {
-        "name": error.name,
-        "object": type(error.obj).__name__,
-        "variables": variables[:MAX_VARIABLES],
-    }
-    return {**about, "keys": keys} if keys else about
-
-
-def _describe_file(error: BaseException) -> dict[str, str]:
-    """Return the file that the code could not open."""
-    if (
-        type(error) is FileNotFoundError or type(error) is PermissionError
-    ):  # a subclass may do anything
-        return {"file": error.filename} if type(error.filename) is str else {}
-    return {}
-
-
-def _find_snippet_line(error: BaseException) -> str:
-    """Return the place in a snippet where the error occurred, formatted like a syntax error of
-    Python.
-    """
-    places = (
-        (file, line)
-        for file, line, _ in _list_traceback(error)
-        if file == FILENAME or file.startswith(SNIPPET_FILE)
-    )
-    file, line = next(places, (FILENAME, 0))
-    return "" if file == FILENAME else f" ({file}, line {line})"
 
 
 def main(argv: list[str]) -> None:

@@ -36,6 +36,12 @@ CONVERSION_METHODS = ("isoformat", "tolist", "to_pylist", "to_dicts", "to_list")
 _READABLE = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+DURATION = (
+    r"(?P<sign>[+-]?)P(?:(?P<weeks>\d+)W|(?:(?P<days>\d+)D)?"
+    r"(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?)"
+)
+
+
 class NotData(ValueError):
     """The value cannot be serialized."""
 
@@ -363,3 +369,48 @@ def _convert_key(key: Any) -> Any:
         return key
     plain = _plain(key) if not isinstance(key, tuple) else str(key)
     return plain if isinstance(plain, str | int | float) else str(key)
+
+
+def parse_duration(value: Any) -> Any:
+    """Return a duration from ISO 8601 text or from a number of seconds."""
+    import datetime as dt
+    import re
+
+    if isinstance(value, int | float):
+        return dt.timedelta(seconds=value)
+    match = (
+        re.fullmatch(DURATION, value, re.ASCII | re.IGNORECASE) if len(value) > len("P") else None
+    )
+    if match is None or not any(match.groups()[1:]):
+        raise ValueError("expected an ISO 8601 duration such as PT1H30M, or a number of seconds")
+    parts = {
+        name: float(text) for name, text in match.groupdict().items() if text and name != "sign"
+    }
+    return dt.timedelta(**parts) * (-1 if match["sign"] == "-" else 1)
+
+
+def decode_base64(value: str) -> bytes:
+    import base64
+
+    try:
+        return base64.b64decode("".join(value.split()), validate=True)
+    except ValueError:
+        raise ValueError("expected base64 for bytes") from None
+
+
+def render_value(value: Any, line: str, indent: int | None) -> tuple[str, Any]:
+    """Return the text of a value that `line` already contains, and the value as data."""
+    if isinstance(value, str):
+        return value, value
+    try:
+        if indent is None:
+            return record_lines(value), value
+        return (
+            json.dumps(
+                value, ensure_ascii=False, allow_nan=False, indent=indent, separators=(",", ": ")
+            ),
+            value,
+        )
+    except (TypeError, ValueError):  # it contains objects, which may be iterable only once
+        decoded = json.loads(line)["result"]["value"]
+    return decoded if isinstance(decoded, str) else text(decoded, indent), decoded

@@ -7,10 +7,20 @@ same names.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from types import CoroutineType
+from types import CoroutineType, ModuleType
 
-from onetool_child.errors import ArgumentError, ToolError, get_message, make_error
+from onetool_child.errors import (
+    TREE,
+    ArgumentError,
+    Cancelled,
+    CannotAsk,
+    ToolError,
+    get_message,
+    make_error,
+)
 
 TYPE_CHECKING = False  # importing `typing` would double the start-up time of a worker
 if TYPE_CHECKING:
@@ -23,6 +33,7 @@ if TYPE_CHECKING:
         Iterable,
         Iterator,
     )
+    from importlib.machinery import ModuleSpec
     from os import PathLike
     from pathlib import Path
     from typing import Any
@@ -43,6 +54,9 @@ LOG_LEVELS = (
     "emergency",
 )  # those of MCP
 VALIDATION_FAILED = "validate_params rejected the arguments"
+
+
+MODULE_NAMES = frozenset({"ot", "onetool"})
 
 
 class Done:
@@ -290,3 +304,70 @@ def unwrap(value: Any, name: str) -> Any:
 
 async def _unwrap_later(value: Any, name: str) -> Any:
     return unwrap(await value, name)
+
+
+def import_from(directory: str, package: str) -> None:
+    """Import modules next to the file from source, by name or relative to `package`.
+
+    The bytecode cache identifies a module by its size and modification second, so it would miss an
+    edit in the same second.
+    """
+    from importlib import machinery
+
+    class Source(machinery.SourceFileLoader):
+        def get_code(self, fullname: str) -> Any:
+            path = self.get_filename(fullname)
+            return self.source_to_code(self.get_data(path), path)
+
+    class PackageFinder:
+        @staticmethod
+        def find_spec(name: str, _path: Any = None, _target: Any = None) -> Any:
+            if name != package:
+                return None
+            file = os.path.join(directory, "__init__.py")  # noqa: PTH118 - see above
+            loader = Source(name, file) if os.path.exists(file) else None  # noqa: PTH110 - see above
+            spec = machinery.ModuleSpec(
+                name, loader, origin=file if loader else None, is_package=True
+            )
+            spec.submodule_search_locations = [directory]
+            return spec
+
+    def find(path: str) -> machinery.FileFinder:
+        if path != directory and not path.startswith(directory + os.sep):
+            raise ImportError(path)
+        extensions = (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES)
+        return machinery.FileFinder(path, extensions, (Source, machinery.SOURCE_SUFFIXES))
+
+    sys.path.insert(0, directory)
+    sys.path_hooks.insert(0, find)
+    sys.path_importer_cache.pop(directory, None)
+    sys.meta_path.append(PackageFinder)
+
+
+class ModuleFinder:
+    """A finder of the modules `ot` and `onetool`, unless the environment has packages with these
+    names.
+    """
+
+    def __init__(self, call: Callable[..., Any], settings: dict[str, Any]) -> None:
+        public = (Context, File, ToolError, Cancelled, CannotAsk)
+        self._names: dict[str, Any] = {
+            "tool": tool,
+            **{each.__name__: each for each in public},
+        }
+        self._names["ToolContext"] = ToolContext
+        self.ot = ModuleType("ot", "The interface of OneTool for extension files.")
+        vars(self.ot).update(self._names, call=call, settings=settings, **TREE)
+
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> ModuleSpec | None:
+        from importlib.machinery import ModuleSpec
+
+        return ModuleSpec(name, self) if name in MODULE_NAMES else None  # type: ignore[arg-type]  # it has the methods of a loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self.ot if spec.name == "ot" else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(self._names)

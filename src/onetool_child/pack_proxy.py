@@ -1,7 +1,9 @@
-"""Proxies of packs and tools for code in a cell.
+"""Packs and tools for code in a cell: proxies, `help`, imports, and placeholders in plans.
 
 Calls go over the pipe to the server, which resolves, validates and authorizes them. Proxies contain
-only names, no schemas and no secrets.
+only names, no schemas and no secrets. Imports find modules of the standard library first, so a pack
+never replaces one. A placeholder stands for the result of a call that a plan does not make. It can
+be passed on to tools; everything else needs the result, so it ends the plan.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The side of a connection that answers requests, concurrently and with as few threads as possible.
+"""The side of a connection that answers requests, and what a worker serves: tests of a pack.
 
 One thread is the reader: it reads a request and answers it itself, so a short call involves no
 other thread. If a call takes longer, another thread becomes the reader. A thread that waits for a

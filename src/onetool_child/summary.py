@@ -1,5 +1,4 @@
-"""Short descriptions of large values: `847 matches in 42 files`, `list of 5,000 items with keys
-name, url`.
+"""Short descriptions of large values, such as `847 matches in 42 files`, and of failed code.
 
 They are created where the value is, in the cell or in the server, because large values cross the
 pipe as text.
@@ -7,12 +6,20 @@ pipe as text.
 
 from collections.abc import Collection
 from itertools import chain, islice
+from types import FrameType
 from typing import Any
+
+from onetool_child.json_types import JsonObject
+from onetool_child.names import FILENAME
 
 MAX_KEYS = 8
 MAX_KEY_CHARS = 40
 FILE_KEYS = ("file", "path", "filename", "file_path")
 LINE_KEYS = {"line", "line_number", "lineno", "match"}
+
+
+MAX_VARIABLES = 20
+SNIPPET_FILE = "<$"
 
 
 def summary(value: Any) -> str:
@@ -69,3 +76,74 @@ def _format_key(key: str) -> str:
     start = key[:MAX_KEY_CHARS].encode("utf-8", "backslashreplace").decode()
     text = start if start.isprintable() and start else repr(start)
     return text if len(key) <= MAX_KEY_CHARS else f"{text}…"
+
+
+def find_line(error: BaseException) -> int | None:
+    """Return the innermost line of the code in the traceback, or the line of the syntax error."""
+    if isinstance(error, SyntaxError) and error.filename == FILENAME:
+        return error.lineno
+    return next((line for file, line, _ in _list_traceback(error) if file == FILENAME), None)
+
+
+def _list_traceback(error: BaseException) -> list[tuple[str, int, FrameType]]:
+    """Return file, line and frame of each traceback entry, innermost first."""
+    entries = []
+    trace = error.__traceback__
+    while trace is not None:
+        entries.append((trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame))
+        trace = trace.tb_next
+    return entries[::-1]
+
+
+def describe_missing_name(error: BaseException) -> JsonObject:
+    """Return the missing attribute, if any, and the variables that refer to the object.
+
+    One of them may hide a pack with the same name; so may an unbound local variable.
+    """
+    is_unbound = type(error) is UnboundLocalError
+    if not is_unbound and (type(error) is not AttributeError or error.name is None):
+        return {}
+    frame = next((frame for file, _, frame in _list_traceback(error) if file == FILENAME), None)
+    if frame is None or is_unbound:
+        unbound = (
+            [name for name in frame.f_code.co_varnames if name not in frame.f_locals]
+            if frame
+            else []
+        )
+        return {"variables": unbound[:MAX_VARIABLES]}
+    assert isinstance(error, AttributeError)
+    found = [*frame.f_locals.items(), *list(frame.f_globals.items())]
+    variables = [name for name, value in found if value is error.obj]
+    keys = (
+        [key for key in islice(error.obj, MAX_VARIABLES) if type(key) is str]
+        if type(error.obj) is dict
+        else []
+    )
+    about = {
+        "name": error.name,
+        "object": type(error.obj).__name__,
+        "variables": variables[:MAX_VARIABLES],
+    }
+    return {**about, "keys": keys} if keys else about
+
+
+def describe_file(error: BaseException) -> dict[str, str]:
+    """Return the file that the code could not open."""
+    if (
+        type(error) is FileNotFoundError or type(error) is PermissionError
+    ):  # a subclass may do anything
+        return {"file": error.filename} if type(error.filename) is str else {}
+    return {}
+
+
+def find_snippet_line(error: BaseException) -> str:
+    """Return the place in a snippet where the error occurred, formatted like a syntax error of
+    Python.
+    """
+    places = (
+        (file, line)
+        for file, line, _ in _list_traceback(error)
+        if file == FILENAME or file.startswith(SNIPPET_FILE)
+    )
+    file, line = next(places, (FILENAME, 0))
+    return "" if file == FILENAME else f" ({file}, line {line})"

@@ -18,9 +18,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
 # A sandboxed worker could not import these modules later.
 from onetool_child import arguments, data, interface, media, messages
 from onetool_child.errors import (
-    TREE,
     Cancelled,
-    CannotAsk,
     ConfigError,
     ToolError,
     describe,
@@ -29,6 +27,7 @@ from onetool_child.errors import (
     strip_own_frames,
 )
 from onetool_child.guard import die_with, stand_guard
+from onetool_child.interface import ModuleFinder, import_from
 from onetool_child.rpc import ConnectionLost
 from onetool_child.serving import ServingPeer
 
@@ -36,14 +35,12 @@ TYPE_CHECKING = False  # importing `typing` would double the start-up time of a 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncGenerator, Callable, Coroutine
-    from importlib.machinery import ModuleSpec
     from pathlib import Path
     from typing import Any
 
     from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_ERROR_CHARS = 100_000
-MODULE_NAMES = frozenset({"ot", "onetool"})
 NO_CALL_MESSAGE = (
     "ot.call is only available during a call: not at import, and not in a thread that the file"
     " started"
@@ -87,7 +84,7 @@ class WorkerProcess:
     def _load(self) -> None:
         file = self._options["file"]
         sys.argv = [file]
-        finder = _ModuleFinder(self._call, self._options["settings"])
+        finder = ModuleFinder(self._call, self._options["settings"])
         sys.meta_path.append(finder)
         if self._options.get("import"):  # a pack of an installed package
             from importlib import import_module
@@ -105,7 +102,7 @@ class WorkerProcess:
         module.__dict__.update(__file__=file, __package__=package, ot=finder.ot)
         sys.modules[module.__name__] = sys.modules[f"{package}.{module.__name__}"] = module
         self._directory = os.path.dirname(file)  # noqa: PTH120 - see above
-        _import_from(self._directory, package)
+        import_from(self._directory, package)
         exec(compile(source, file, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - the purpose of a worker
         self._functions = vars(module)
         if self._options.get("runs_tests"):
@@ -415,73 +412,6 @@ def _log_error(error: BaseException) -> None:
 
     with suppress(BaseException):
         traceback.print_exception(type(error), error, strip_own_frames(error.__traceback__))
-
-
-def _import_from(directory: str, package: str) -> None:
-    """Import modules next to the file from source, by name or relative to `package`.
-
-    The bytecode cache identifies a module by its size and modification second, so it would miss an
-    edit in the same second.
-    """
-    from importlib import machinery
-
-    class Source(machinery.SourceFileLoader):
-        def get_code(self, fullname: str) -> Any:
-            path = self.get_filename(fullname)
-            return self.source_to_code(self.get_data(path), path)
-
-    class PackageFinder:
-        @staticmethod
-        def find_spec(name: str, _path: Any = None, _target: Any = None) -> Any:
-            if name != package:
-                return None
-            file = os.path.join(directory, "__init__.py")  # noqa: PTH118 - see above
-            loader = Source(name, file) if os.path.exists(file) else None  # noqa: PTH110 - see above
-            spec = machinery.ModuleSpec(
-                name, loader, origin=file if loader else None, is_package=True
-            )
-            spec.submodule_search_locations = [directory]
-            return spec
-
-    def find(path: str) -> machinery.FileFinder:
-        if path != directory and not path.startswith(directory + os.sep):
-            raise ImportError(path)
-        extensions = (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES)
-        return machinery.FileFinder(path, extensions, (Source, machinery.SOURCE_SUFFIXES))
-
-    sys.path.insert(0, directory)
-    sys.path_hooks.insert(0, find)
-    sys.path_importer_cache.pop(directory, None)
-    sys.meta_path.append(PackageFinder)
-
-
-class _ModuleFinder:
-    """A finder of the modules `ot` and `onetool`, unless the environment has packages with these
-    names.
-    """
-
-    def __init__(self, call: Callable[..., Any], settings: dict[str, Any]) -> None:
-        public = (interface.Context, interface.File, ToolError, Cancelled, CannotAsk)
-        self._names: dict[str, Any] = {
-            "tool": interface.tool,
-            **{each.__name__: each for each in public},
-        }
-        self._names["ToolContext"] = interface.ToolContext
-        self.ot = ModuleType("ot", "The interface of OneTool for extension files.")
-        vars(self.ot).update(self._names, call=call, settings=settings, **TREE)
-
-    def find_spec(
-        self, name: str, _path: object = None, _target: object = None
-    ) -> ModuleSpec | None:
-        from importlib.machinery import ModuleSpec
-
-        return ModuleSpec(name, self) if name in MODULE_NAMES else None  # type: ignore[arg-type]  # it has the methods of a loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.ot if spec.name == "ot" else None
-
-    def exec_module(self, module: ModuleType) -> None:
-        vars(module).update(self._names)
 
 
 def _describe_failure(error: BaseException, file: str) -> JsonObject:

@@ -19,8 +19,8 @@ from tests.support import PROGRAM, configure, environment, eventually, run_cli
 
 from onetool import tool
 from onetool.runs import notifier
-from onetool.runs.isolation import PYTHON
 from onetool.runs.notifier import ENVIRONMENT
+from onetool.runs.wasm_launcher import PYTHON
 from onetool.settings.access import ApprovalNotice
 from onetool.state.run_records import CallState, RunState
 from onetool.state.run_store import RunStore

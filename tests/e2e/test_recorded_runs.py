@@ -15,8 +15,8 @@ from tests.runs_support import answer_in_terminal, make_call, store_run
 from tests.support import App, configure, connect, environment, run_cli
 
 from onetool.errors import ToolError
-from onetool.runs.isolation import PYTHON
 from onetool.runs.snippets.parameters import make_template
+from onetool.runs.wasm_launcher import PYTHON
 from onetool.state.run_records import CallState, RunState
 
 CODE = """\

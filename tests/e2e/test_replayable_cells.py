@@ -19,14 +19,8 @@ from onetool.core.bus.bus import ToolBus
 from onetool.core.python_backend import function_tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.processes.channel import Reply
-from onetool.runs.cells import (
-    MEASURES_WORK,
-    NOT_ANSWERING,
-    CellLimits,
-    Cells,
-    ProcessState,
-    RunTimer,
-)
+from onetool.runs.cell_process import MEASURES_WORK, ProcessState, RunTimer
+from onetool.runs.cells import NOT_ANSWERING, CellLimits, Cells
 from onetool.runs.launch import SpawnLauncher
 from onetool.util.context import CallClient, Result, ToolContext
 

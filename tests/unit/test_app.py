@@ -14,7 +14,8 @@ from onetool import tool
 from onetool.app import OneTool
 from onetool.core.threads import MAX_DEPTH
 from onetool.errors import ConfigError, ToolError
-from onetool.runs.cells import CellProcess, Cells
+from onetool.runs.cell_process import CellProcess
+from onetool.runs.cells import Cells
 from onetool.settings.settings_reader import examine_settings, read_settings
 from onetool.settings.trust import trust
 from onetool.util.logging import Log

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onetool.util.docstring import Outcome, arguments, description, example, outcome
+from onetool.core.functions import Outcome, arguments, description, example, outcome
 
 GOOGLE = """Search the web
 for pages.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.support import measure_seconds
 
-from onetool.core.schema import resolve_reference
+from onetool.core.schema_work import resolve_reference
 from onetool.sources.extensions.static_analysis import MAX_FILE_BYTES, Extension, read, stamp_file
 from onetool.util.context import Permission
 

@@ -15,8 +15,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.admin.errors import AdminError
 from onetool.app import OneTool
 from onetool.core.names import python_name
-from onetool.core.registry import RegistryEntry
-from onetool.core.tool import Tool
+from onetool.core.tool import RegistryEntry, Tool
 from onetool.errors import BundleError, ToolNotFound
 from onetool.sources.search import SearchHit
 from onetool.util.context import ToolContext

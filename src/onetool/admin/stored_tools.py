@@ -28,7 +28,7 @@ from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.app import OneTool
 from onetool.core.names import python_name
-from onetool.core.registry import RegistryEntry
+from onetool.core.tool import RegistryEntry
 from onetool.sources.bundles import BundleStore
 from onetool.sources.bundles.imported import list_marks, list_names
 from onetool.sources.bundles.model import (

@@ -1,7 +1,8 @@
 """The agents of the settings, and the permissions and limits that they give to calls.
 
 The transport chooses the agent, by client name or token. Budgets are counted from the start of the
-server and survive a reload.
+server and survive a reload. Paths and hosts are checked when they are opened, in
+`onetool.sources.files` and `onetool.net`.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,8 @@
-"""The backend of functions in this process.
+"""The backend of functions in this process, and the tools that are made of functions and objects.
 
-Coroutines run on the event loop, other functions in threads.
-
-Arguments arrive as JSON data that fits the schema. They are converted here for parameters with
-richer annotations, such as a date, a path or a model.
+Coroutines run on the event loop, other functions in threads. Arguments arrive as JSON data that
+fits the schema. They are converted here for parameters with richer annotations, such as a date, a
+path or a model.
 """
 
 import inspect
@@ -14,13 +13,13 @@ from functools import cached_property
 from types import GenericAlias
 from typing import Any
 
+from onetool.core.functions import description, example, get_signature
 from onetool.core.policy.effects import read_hints
-from onetool.core.schema import ANY_OBJECT, PLAIN_TYPES, Schema, get_signature, schema_of_returns
+from onetool.core.schema import ANY_OBJECT, PLAIN_TYPES, Schema, schema_of_returns
 from onetool.core.threads import ToolThreads
 from onetool.core.tool import Tool, get_declaration
 from onetool.errors import ToolError
 from onetool.util.context import Result, ToolContext, permissions as permission_set
-from onetool.util.docstring import description, example
 from onetool.util.version import __version__
 from onetool_child.arguments import get_converter
 from onetool_child.errors import report_error

@@ -9,38 +9,45 @@ import ast
 import copy
 import inspect
 import json
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from itertools import chain, islice, repeat
-from math import isfinite
+from itertools import islice
 from typing import Any, NoReturn, Self
 
-from onetool.core.schema_work import REFERENCES, expands_too_far, follow_pointer, is_expensive
-from onetool.core.source_types import MISSING, Resolver, Scope, get_default, read_options
+from onetool.core.functions import (
+    FunctionNode,
+    Scope,
+    arguments as docstring_arguments,
+    get_signature,
+)
+from onetool.core.schema_work import (
+    MAX_CHOICES,
+    MAX_PROBLEM_CHARS,
+    REFERENCES,
+    choose_alternative,
+    convert_integers,
+    expands_too_far,
+    find_conversions,
+    get_alternatives,
+    is_expensive,
+    reject_reference,
+    resolve_reference,
+    shorten,
+)
+from onetool.core.source_types import Resolver, parse_signature
 from onetool.errors import ArgumentError
-from onetool.util.context import Context, is_data
-from onetool.util.docstring import arguments as docstring_arguments
+from onetool.util.context import is_data
 from onetool_child.data import as_data, replace_non_finite
 from onetool_child.json_types import JsonMapping, JsonObject
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-MAX_PROBLEM_CHARS = 1_000  # characters of a validation message
 VAGUE_TYPES = ("Any", "object", "bytes")
-CONTEXT_NAMES = frozenset({"Context", "ToolContext", "Context | None", "Optional[Context]"})
-MAX_CHOICES = 10  # alternatives or values that a validation message lists
 MAX_CONVERSIONS = 10_000  # strings converted to numbers in one call
-MAX_REFERENCES = 20  # from one schema to the next
 # of a value by one schema, and of all values to find errors
 MAX_CHECKS = 10_000
 MAX_ERROR_CHECKS = 2_000
 MAX_BACKTRACKS = 100_000  # of one pattern
 UNCHECKED_FORMATS = {"regex": lambda _text: True}  # compiling the patterns in a value takes long
 UNEXPLAINED = "the value does not match the schema"
-MAX_ALL_OF_DEPTH = 3
-MAX_INTEGER = 10**40
-CONVERTIBLE = (float, list, dict)  # an integer may be a float, or in a list or an object
-NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JSON
 DESCRIBED_KEYWORDS = {
     "format": "in the format",
     "minimum": ">=",
@@ -184,17 +191,17 @@ class Schema:
         if self._has_alternatives and self._is_expensive(value):
             return UNEXPLAINED, [], UNEXPLAINED
         error = self._find_error(value)
-        while (chosen := _choose_alternative(error)) is not None:
+        while (chosen := choose_alternative(error)) is not None:
             error = chosen
         path = [
             part if isinstance(part, int) else part[:MAX_PROBLEM_CHARS]
             for part in error.instance_path
         ]
         where = "".join(f"[{part!r}]" if isinstance(part, int) else f".{part}" for part in path)
-        message = _shorten(str(error.message))
-        if _get_alternatives(error):
+        message = shorten(str(error.message))
+        if get_alternatives(error):
             message = (
-                f"{_shorten(json.dumps(error.instance))} does not match: expected"
+                f"{shorten(json.dumps(error.instance))} does not match: expected"
                 f" {self._describe_choices(error)}"
             )
         return f"{where.lstrip('.')}: {message}" if where else message, path, message
@@ -224,13 +231,13 @@ class Schema:
         except (LookupError, TypeError):  # the location is in another document of the validator
             return "another value"
         more = ["..."] if len(choices) > MAX_CHOICES else []
-        return _shorten(", or ".join([*texts, *more]))
+        return shorten(", or ".join([*texts, *more]))
 
     def _describe_choice(self, schema: Any) -> str:
         schema = resolve_reference(schema, self.json)
         if "enum" in schema or "const" in schema:
             values = list(schema.get("enum", [schema.get("const")]))
-            return f"one of {_shorten(', '.join(map(json.dumps, values[:MAX_CHOICES])))}"
+            return f"one of {shorten(', '.join(map(json.dumps, values[:MAX_CHOICES])))}"
         declared = schema.get("type", "another value")
         kind = declared if isinstance(declared, str) else " or ".join(map(str, declared))
         if schema.get("title") and kind == "object":
@@ -244,7 +251,7 @@ class Schema:
             rules.append(
                 f"of {resolve_reference(schema['items'], self.json).get('type', 'values')}"
             )
-        return _shorten(" ".join([kind, *rules]))
+        return shorten(" ".join([kind, *rules]))
 
     def check(self, args: JsonObject, *, is_exact: bool = False) -> JsonObject:
         """Return the valid arguments; raise otherwise.
@@ -254,7 +261,7 @@ class Schema:
         """
         try:
             if self._validator.is_valid(args):
-                return self._convert_integers(args)
+                return self.convert_integers(args)
             if is_exact:
                 self._raise_mismatch(args)
             args = self._omit_none(args)
@@ -264,7 +271,7 @@ class Schema:
                 self._raise_mismatch(args)
         except ValueError as error:  # an unpaired surrogate, or hundreds of levels
             raise ArgumentError(f"cannot validate the arguments: {error}") from None
-        return self._convert_integers(args)
+        return self.convert_integers(args)
 
     def _raise_mismatch(self, args: JsonObject) -> NoReturn:
         text, path, reason = self._mismatch(args) or (UNEXPLAINED, [], UNEXPLAINED)
@@ -279,13 +286,13 @@ class Schema:
             name: value for name, value in args.items() if value is not None or name not in optional
         }
 
-    def _convert_integers(self, args: JsonObject) -> JsonObject:
+    def convert_integers(self, args: JsonObject) -> JsonObject:
         for name, part in self._integer_properties.items():
             if name in args:
-                args[name] = _convert_integers(args[name], part, self.json)
+                args[name] = convert_integers(args[name], part, self.json)
         if isinstance(rest := self.json.get("additionalProperties"), dict):
             args |= {
-                name: _convert_integers(args[name], rest, self.json)
+                name: convert_integers(args[name], rest, self.json)
                 for name in args.keys() - self.properties
             }
         return args
@@ -298,7 +305,7 @@ class Schema:
         if self._is_expensive(args):
             return args
         for error in islice(self._validator.iter_errors(args), MAX_CONVERSIONS):
-            for path, value in _find_conversions(error):
+            for path, value in find_conversions(error):
                 parent: Any = args
                 for step in path[:-1]:  # the containers belong to the caller
                     if id(parent[step]) not in copied:
@@ -329,7 +336,7 @@ class Schema:
         try:
             return jsonschema_rs.validator_for(
                 self._checked_json,
-                retriever=_reject_reference,
+                retriever=reject_reference,
                 pattern_options=self._make_pattern_options(),
                 formats=UNCHECKED_FORMATS,
             )
@@ -359,190 +366,7 @@ class Schema:
         return is_expensive(self.json, value, MAX_ERROR_CHECKS)
 
 
-def _shorten(message: str) -> str:
-    """Shorten a message that quotes a long value in the middle; the end says what is wrong."""
-    if len(message) <= MAX_PROBLEM_CHARS:
-        return message
-    return f"{message[: MAX_PROBLEM_CHARS // 2]}...{message[-MAX_PROBLEM_CHARS // 2 :]}"
-
-
-def _choose_alternative(error: Any) -> Any:
-    """Return the error of the only alternative of a union that accepts a value of this type; None
-    if there is none.
-    """
-    alternatives = [found for found in _get_alternatives(error) if not _is_other_type(found, error)]
-    return alternatives[0][0] if len(alternatives) == 1 and alternatives[0] else None
-
-
-def _get_alternatives(error: Any) -> list[list[Any]]:
-    """Return the errors of each alternative of a union that does not accept a value."""
-    return error.kind.context if type(error.kind).__name__ in {"AnyOf", "OneOfNotValid"} else []
-
-
-def _is_other_type(found: list[Any], error: Any) -> bool:
-    """Return whether an alternative rejects the value itself because of its type."""
-    return any(
-        hasattr(each.kind, "types") and each.instance_path == error.instance_path for each in found
-    )
-
-
-def _find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
-    """Yield where a string is a number or boolean that the schema requires, and its value."""
-    if (chosen := _choose_alternative(error)) is not None:
-        yield from _find_conversions(chosen)
-        return
-    alternatives = _get_alternatives(error) or [[error]]
-    rejected = [
-        each
-        for found in alternatives
-        for each in found
-        if each.instance_path == error.instance_path
-    ]
-    if len(rejected) < len(alternatives) or not all(
-        hasattr(each.kind, "types") for each in rejected
-    ):
-        return
-    kinds = {kind for each in rejected for kind in each.kind.types} - {"null"}
-    if error.instance_path and isinstance(error.instance, str) and len(kinds) == 1:
-        value = parse_scalar(error.instance, *kinds)
-        if value is not None:
-            yield error.instance_path, value
-
-
-def parse_scalar(text: str, kind: str) -> int | float | bool | None:
-    """Return the number or boolean that a string denotes, if the conversion loses nothing; None
-    otherwise.
-    """
-    if kind == "boolean":
-        return {"true": True, "false": False}.get(text.lower())
-    if kind not in {"integer", "number"} or not NUMBER.fullmatch(text):
-        return None
-    from decimal import Decimal
-
-    exact = Decimal(text)
-    if kind == "integer" or text.lstrip("-").isdigit():
-        return (
-            int(exact) if exact == exact.to_integral_value() and abs(exact) < MAX_INTEGER else None
-        )
-    value = float(text)
-    return value if isfinite(value) and Decimal(repr(value)) == exact else None
-
-
-def _convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
-    """Return the value with integral floats such as 3.0 as integers where the schema declares only
-    integers.
-    """
-    if not isinstance(value, CONVERTIBLE):
-        return value
-    if isinstance(value, list) and not any(isinstance(item, CONVERTIBLE) for item in value):
-        return value
-    choices = [*_list_alternatives(schema, root)]
-    kinds = {kind for each in choices for kind in _list_types(each)}
-    if isinstance(value, float):
-        return (
-            int(value)
-            if value.is_integer() and "integer" in kinds and "number" not in kinds
-            else value
-        )
-    fitting = [
-        each
-        for each in choices
-        if "array" in _list_types(each) or "items" in each or "prefixItems" in each
-    ]
-    if isinstance(value, list):
-        for each in fitting:
-            first = each.get("prefixItems") or ()
-            parts = chain(first, repeat(each.get("items"), max(0, len(value) - len(first))))
-            value = [
-                _convert_integers(item, part, root)
-                for item, part in zip(value, parts, strict=False)
-            ]
-        return value
-    for each in choices:
-        properties = each.get("properties") or {}
-        others = each.get("additionalProperties")
-        value = {
-            key: _convert_integers(item, properties.get(key, others), root)
-            for key, item in value.items()
-        }
-    return value
-
-
-def _list_alternatives(schema: Any, root: JsonObject) -> Iterator[JsonObject]:
-    """Yield a schema and the alternatives in it, each once: references may form cycles."""
-    seen: set[int] = set()
-    pending = [schema]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, Mapping) and id(each) not in seen:
-            seen.add(id(each))
-            yield dict(each)
-            pending += [*each.get("anyOf", ()), *each.get("oneOf", ()), *each.get("allOf", ())]
-            if "$ref" in each:
-                pending.append(resolve_reference(each, root))
-
-
-def _list_types(schema: JsonMapping) -> set[str]:
-    declared = schema.get("type", [])
-    return {declared} if isinstance(declared, str) else set(declared)
-
-
-def resolve_reference(schema: Any, root: JsonMapping) -> JsonMapping:
-    """Return the schema that `$ref` names, if it is in the same document; boolean schemas become
-    empty ones.
-    """
-    for _ in range(MAX_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        schema = follow_pointer(root, reference[2:].split("/"))
-    return schema if isinstance(schema, Mapping) else {}
-
-
-def flatten_schema(schema: Any, root: JsonMapping, depth: int = 0) -> JsonMapping:
-    """Return the schema with its reference resolved and the fields of all parts of `allOf`."""
-    found = resolve_reference(schema, root)
-    if not isinstance(parts := found.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
-        return found
-    merged: JsonObject = {key: value for key, value in found.items() if key != "allOf"}
-    properties = dict(found.get("properties") or {})
-    required = list(found.get("required") or ())
-    for part in islice((flatten_schema(each, root, depth + 1) for each in parts), MAX_CHOICES):
-        properties.update(part.get("properties") or {})
-        required += part.get("required") or ()
-        merged = {**part, **merged}
-    return {**merged, **({"properties": properties, "required": required} if properties else {})}
-
-
-def _reject_reference(uri: str) -> Any:
-    raise ValueError(f"references to other documents are not supported: {uri}")
-
-
 # --- from a function ------------------------------------------------------------------------------
-
-
-def get_signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature of a tool without the context parameter, which the bus fills in."""
-    try:
-        signature = inspect.signature(function, eval_str=True)
-    except NameError:  # an annotation that only type checkers can resolve
-        signature = inspect.signature(function)
-    return signature.replace(
-        parameters=[each for each in signature.parameters.values() if not takes_context(each)]
-    )
-
-
-def takes_context(parameter: inspect.Parameter) -> bool:
-    """Return whether the parameter is annotated `Context` or `ToolContext`, also as optional."""
-    return any(
-        map(_is_context, (parameter.annotation, *getattr(parameter.annotation, "__args__", ())))
-    )
-
-
-def _is_context(annotation: Any) -> bool:
-    if isinstance(annotation, type):
-        return issubclass(annotation, Context)
-    return annotation in CONTEXT_NAMES if isinstance(annotation, str) else False
 
 
 def _is_hashable(value: object) -> bool:
@@ -614,66 +438,6 @@ def _find_definition(source: str, function: str) -> FunctionNode:
         if isinstance(node, FunctionNode) and node.name == function:
             return node
     raise LookupError(f"function {function!r} not found in the source")
-
-
-def parse_signature(node: FunctionNode, scope: Scope | None = None) -> inspect.Signature:
-    """Return the signature of a function definition without executing it."""
-    parameters = [_build_parameter(*each, scope or Scope()) for each in _list_parameters(node)]
-    return inspect.Signature([each for each in parameters if not takes_context(each)])
-
-
-def list_parameter_names(node: FunctionNode) -> list[str]:
-    """Return the names of the arguments of a tool, without resolving types."""
-    names = []
-    for argument, _, _ in _list_parameters(node):
-        annotation = ast.unparse(argument.annotation) if argument.annotation else ""
-        if annotation.rpartition(".")[2] not in CONTEXT_NAMES:
-            names.append(argument.arg)
-    return names
-
-
-def _list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, Any]]:
-    args = node.args
-    kinds = inspect.Parameter
-    padding: list[ast.expr | None] = [None] * (
-        len(args.posonlyargs) + len(args.args) - len(args.defaults)
-    )
-    defaults = [*padding, *args.defaults]
-    positional: list[tuple[ast.arg, Any]] = [
-        (each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs
-    ]
-    positional += [(each, kinds.POSITIONAL_OR_KEYWORD) for each in args.args]
-    return [
-        *(
-            (each, default, kind)
-            for (each, kind), default in zip(positional, defaults, strict=True)
-        ),
-        *([(args.vararg, None, kinds.VAR_POSITIONAL)] if args.vararg else []),
-        *(
-            (each, default, kinds.KEYWORD_ONLY)
-            for each, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
-        ),
-        *([(args.kwarg, None, kinds.VAR_KEYWORD)] if args.kwarg else []),
-    ]
-
-
-def _build_parameter(
-    argument: ast.arg, default: ast.expr | None, kind: Any, scope: Scope
-) -> inspect.Parameter:
-    empty = inspect.Parameter.empty
-    resolver = Resolver()
-    annotation = (
-        empty if argument.annotation is None else resolver.resolve(argument.annotation, scope)
-    )
-    value: Any = empty
-    if isinstance(default, ast.Call) and scope.name(default) == "Field":  # as in FastMCP
-        annotation = resolver.annotate(annotation, [default], scope)
-        value = get_default(read_options(default))
-    elif default is not None:
-        value = resolver.evaluate_default(default, scope)
-    return inspect.Parameter(
-        argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value
-    )
 
 
 def make_output_schema(returns: ast.expr | None, scope: Scope | None = None) -> Schema | None:

@@ -1,16 +1,15 @@
-"""Estimate how long a validator takes for a value.
+"""Work on schemas: how long a validator takes, errors of alternatives, conversions and references.
 
-Schemas of upstream servers and stored tools may be hostile.
-
-A few lines of references to the same definitions can require billions of checks, with the
-interpreter lock held. A pattern in linear time takes up to 0.04 µs for each of its states and each
-character, as long as four checks.
+Schemas of upstream servers and stored tools may be hostile. A few lines of references to the same
+definitions can require billions of checks, with the interpreter lock held. A pattern in linear time
+takes up to 0.04 µs for each of its states and each character, as long as four checks.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from math import inf
+from itertools import chain, islice, repeat
+from math import inf, isfinite
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,6 +31,15 @@ PATTERN_TOKEN = re.compile(
 UNICODE_PROPERTY = re.compile(r"\\[pP]")
 STATES_PER_PROPERTY = 40
 OLD_DRAFTS = ("draft-03", "draft-04")  # in which `id` is what `$id` is today
+
+
+MAX_PROBLEM_CHARS = 1_000  # characters of a validation message
+MAX_CHOICES = 10  # alternatives or values that a validation message lists
+MAX_REFERENCES = 20  # from one schema to the next
+MAX_ALL_OF_DEPTH = 3
+MAX_INTEGER = 10**40
+CONVERTIBLE = (float, list, dict)  # an integer may be a float, or in a list or an object
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,39})(\.\d{1,40})?([eE][+-]?\d{1,3})?", re.ASCII)  # as in JSON
 
 
 class _Unbounded(Exception):
@@ -206,3 +214,167 @@ def _list(part: Any) -> list[Any]:
 
 def _mapping(part: Any) -> JsonMapping:
     return part if isinstance(part, Mapping) else {}
+
+
+# --- errors and conversions -----------------------------------------------------------------------
+
+
+def shorten(message: str) -> str:
+    """Shorten a message that quotes a long value in the middle; the end says what is wrong."""
+    if len(message) <= MAX_PROBLEM_CHARS:
+        return message
+    return f"{message[: MAX_PROBLEM_CHARS // 2]}...{message[-MAX_PROBLEM_CHARS // 2 :]}"
+
+
+def choose_alternative(error: Any) -> Any:
+    """Return the error of the only alternative of a union that accepts a value of this type; None
+    if there is none.
+    """
+    alternatives = [found for found in get_alternatives(error) if not _is_other_type(found, error)]
+    return alternatives[0][0] if len(alternatives) == 1 and alternatives[0] else None
+
+
+def get_alternatives(error: Any) -> list[list[Any]]:
+    """Return the errors of each alternative of a union that does not accept a value."""
+    return error.kind.context if type(error.kind).__name__ in {"AnyOf", "OneOfNotValid"} else []
+
+
+def _is_other_type(found: list[Any], error: Any) -> bool:
+    """Return whether an alternative rejects the value itself because of its type."""
+    return any(
+        hasattr(each.kind, "types") and each.instance_path == error.instance_path for each in found
+    )
+
+
+def find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
+    """Yield where a string is a number or boolean that the schema requires, and its value."""
+    if (chosen := choose_alternative(error)) is not None:
+        yield from find_conversions(chosen)
+        return
+    alternatives = get_alternatives(error) or [[error]]
+    rejected = [
+        each
+        for found in alternatives
+        for each in found
+        if each.instance_path == error.instance_path
+    ]
+    if len(rejected) < len(alternatives) or not all(
+        hasattr(each.kind, "types") for each in rejected
+    ):
+        return
+    kinds = {kind for each in rejected for kind in each.kind.types} - {"null"}
+    if error.instance_path and isinstance(error.instance, str) and len(kinds) == 1:
+        value = parse_scalar(error.instance, *kinds)
+        if value is not None:
+            yield error.instance_path, value
+
+
+def parse_scalar(text: str, kind: str) -> int | float | bool | None:
+    """Return the number or boolean that a string denotes, if the conversion loses nothing; None
+    otherwise.
+    """
+    if kind == "boolean":
+        return {"true": True, "false": False}.get(text.lower())
+    if kind not in {"integer", "number"} or not NUMBER.fullmatch(text):
+        return None
+    from decimal import Decimal
+
+    exact = Decimal(text)
+    if kind == "integer" or text.lstrip("-").isdigit():
+        return (
+            int(exact) if exact == exact.to_integral_value() and abs(exact) < MAX_INTEGER else None
+        )
+    value = float(text)
+    return value if isfinite(value) and Decimal(repr(value)) == exact else None
+
+
+def convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
+    """Return the value with integral floats such as 3.0 as integers where the schema declares only
+    integers.
+    """
+    if not isinstance(value, CONVERTIBLE):
+        return value
+    if isinstance(value, list) and not any(isinstance(item, CONVERTIBLE) for item in value):
+        return value
+    choices = [*_list_alternatives(schema, root)]
+    kinds = {kind for each in choices for kind in _list_types(each)}
+    if isinstance(value, float):
+        return (
+            int(value)
+            if value.is_integer() and "integer" in kinds and "number" not in kinds
+            else value
+        )
+    fitting = [
+        each
+        for each in choices
+        if "array" in _list_types(each) or "items" in each or "prefixItems" in each
+    ]
+    if isinstance(value, list):
+        for each in fitting:
+            first = each.get("prefixItems") or ()
+            parts = chain(first, repeat(each.get("items"), max(0, len(value) - len(first))))
+            value = [
+                convert_integers(item, part, root) for item, part in zip(value, parts, strict=False)
+            ]
+        return value
+    for each in choices:
+        properties = each.get("properties") or {}
+        others = each.get("additionalProperties")
+        value = {
+            key: convert_integers(item, properties.get(key, others), root)
+            for key, item in value.items()
+        }
+    return value
+
+
+# --- parts of schemas -----------------------------------------------------------------------------
+
+
+def _list_alternatives(schema: Any, root: JsonObject) -> Iterator[JsonObject]:
+    """Yield a schema and the alternatives in it, each once: references may form cycles."""
+    seen: set[int] = set()
+    pending = [schema]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, Mapping) and id(each) not in seen:
+            seen.add(id(each))
+            yield dict(each)
+            pending += [*each.get("anyOf", ()), *each.get("oneOf", ()), *each.get("allOf", ())]
+            if "$ref" in each:
+                pending.append(resolve_reference(each, root))
+
+
+def _list_types(schema: JsonMapping) -> set[str]:
+    declared = schema.get("type", [])
+    return {declared} if isinstance(declared, str) else set(declared)
+
+
+def resolve_reference(schema: Any, root: JsonMapping) -> JsonMapping:
+    """Return the schema that `$ref` names, if it is in the same document; boolean schemas become
+    empty ones.
+    """
+    for _ in range(MAX_REFERENCES):
+        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
+        if not isinstance(reference, str) or not reference.startswith("#/"):
+            break
+        schema = follow_pointer(root, reference[2:].split("/"))
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def flatten_schema(schema: Any, root: JsonMapping, depth: int = 0) -> JsonMapping:
+    """Return the schema with its reference resolved and the fields of all parts of `allOf`."""
+    found = resolve_reference(schema, root)
+    if not isinstance(parts := found.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
+        return found
+    merged: JsonObject = {key: value for key, value in found.items() if key != "allOf"}
+    properties = dict(found.get("properties") or {})
+    required = list(found.get("required") or ())
+    for part in islice((flatten_schema(each, root, depth + 1) for each in parts), MAX_CHOICES):
+        properties.update(part.get("properties") or {})
+        required += part.get("required") or ()
+        merged = {**part, **merged}
+    return {**merged, **({"properties": properties, "required": required} if properties else {})}
+
+
+def reject_reference(uri: str) -> Any:
+    raise ValueError(f"references to other documents are not supported: {uri}")

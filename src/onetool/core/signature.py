@@ -12,7 +12,7 @@ from itertools import islice
 from keyword import iskeyword
 from typing import Any
 
-from onetool.core.schema import flatten_schema
+from onetool.core.schema_work import flatten_schema
 from onetool.core.tool import Tool
 from onetool.util.sanitize import clean
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -7,15 +7,33 @@ that cannot be resolved is `Any`.
 
 import ast
 import enum
+import inspect
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Annotated, Any, ForwardRef, Literal, NamedTuple, Union
+from typing import Annotated, Any, ForwardRef, Literal, Union
 
+from onetool.core.functions import (
+    CONTEXT_NAMES,
+    MISSING,
+    UNKNOWN,
+    Field,
+    FunctionNode,
+    Lineage,
+    Scope,
+    Values,
+    get_default,
+    is_total,
+    read_assignments,
+    read_config,
+    read_options,
+    select_field_options,
+    strip_underscores,
+    takes_context,
+)
 from onetool.util.context import ToolContext, is_data
 
-Values = dict[str, Any]  # such as the options of a field, by name
 MAX_STEPS = 1_000  # names and classes that one annotation may lead to
 MAX_MEMBERS = 1_000  # fields of a class, members of an enum, values of a literal
 ENUMS = {"Enum", "IntEnum", "StrEnum"}
@@ -32,143 +50,11 @@ CONSTRAINTS = {
     "MaxLen": "max_length",
     "Doc": "description",
 }
-FIELD_OPTIONS = frozenset(
-    (
-        "title",
-        "description",
-        "examples",
-        "gt",
-        "ge",
-        "lt",
-        "le",
-        "multiple_of",
-        "min_length",
-        "max_length",
-        "pattern",
-    )
-)
 PYDANTIC_TYPES = (
     "PositiveInt", "NegativeInt", "NonNegativeInt", "NonPositiveInt", "PositiveFloat", "NegativeFloat",
     "NonNegativeFloat", "NonPositiveFloat", "StrictStr", "StrictInt", "StrictFloat", "StrictBool", "AnyUrl",
     "HttpUrl", "AnyHttpUrl", "SecretStr", "FilePath", "DirectoryPath", "AwareDatetime", "FutureDate", "PastDate",
 )  # fmt: skip
-MISSING: Any = object()  # a field or parameter without a default
-UNKNOWN: Any = object()  # a default that is not a literal
-
-
-class Import(NamedTuple):
-    """`from module import name`, or `import module` with an empty name."""
-
-    module: str
-    level: int
-    name: str
-
-
-class Scope:
-    """The classes, aliases and imports of a module.
-
-    `find_module` returns the scope of a module beside it, if any.
-    """
-
-    def __init__(
-        self,
-        statements: Iterable[ast.stmt] = (),
-        find_module: Callable[[str, int], "Scope | None"] | None = None,
-    ) -> None:
-        self.definitions: dict[str, ast.ClassDef | ast.expr] = {}
-        self.imports: dict[str, Import] = {}
-        self.types: Values = {}  # classes that are complete or being built
-        self._find_module = find_module
-        for node in statements:
-            self._add(node)
-
-    def _add(self, node: ast.stmt) -> None:
-        match node:
-            case ast.ClassDef(name=name):
-                self.definitions[name] = node
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                self.definitions[name] = value
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                self.definitions[name] = value
-            case ast.ImportFrom(module=module, names=names, level=level):
-                self.imports |= {
-                    each.asname or each.name: Import(module or "", level, each.name)
-                    for each in names
-                }
-            case ast.Import(names=names):
-                self.imports |= {
-                    each.asname or each.name: Import(each.name, 0, "") for each in names
-                }
-            case _ if (
-                type(node).__name__ == "TypeAlias"
-            ):  # the statement `type X = ...` of Python 3.12
-                self.definitions[node.name.id] = node.value  # type: ignore[attr-defined]
-
-    def is_used_by(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Return whether the parameters of a function need this scope, because they use more than
-        known types.
-        """
-        for node in ast.walk(function.args):
-            match node:
-                case ast.Name(id=name) if name in self.definitions:
-                    return True
-                case ast.Name(id=name) if name in self.imports and (
-                    self.imports[name].name not in {"", name}
-                    or self._find_outer(name)
-                    or self.find(node)
-                ):
-                    return True
-                case ast.arg(annotation=ast.Constant(value=str())):
-                    return True
-        return False
-
-    def name(self, node: ast.expr) -> str:
-        """Return the original name of an expression such as `dt.date`, `Optional[int]` or
-        `Field(...)`.
-        """
-        match node:
-            case ast.Name(id=name):
-                return (self.imports[name].name if name in self.imports else "") or name
-            case ast.Attribute(attr=name):
-                return name
-            case ast.Subscript(value=inner) | ast.Call(func=inner):
-                return self.name(inner)
-        return ""
-
-    def find(self, node: ast.expr) -> tuple[str, "Scope"] | None:
-        """Return the name of a class or alias and the scope that defines it; None if it is defined
-        elsewhere.
-        """
-        match node:
-            case ast.Name(id=name) if name in self.definitions:
-                return name, self
-            case ast.Name(id=name) if name in self.imports and self.imports[name].name:
-                source = self.imports[name]
-                module = (
-                    self._find_module(source.module, source.level) if self._find_module else None
-                )
-                return module.find(ast.Name(source.name)) if module else None
-            case ast.Attribute(value=ast.Name() | ast.Attribute() as outer, attr=name):
-                module = self._find_outer(ast.unparse(outer))
-                return module.find(ast.Name(name)) if module else None
-        return None
-
-    def _find_outer(self, name: str) -> "Scope | None":
-        """Return the scope of a module that is imported under this name."""
-        source = self.imports.get(name)
-        if source is None or self._find_module is None:
-            return None
-        return self._find_module(".".join(filter(None, (source.module, source.name))), source.level)
-
-
-Lineage = list[tuple[ast.ClassDef, Scope]]  # a class and its bases in the source, itself last
-
-
-class _Field(NamedTuple):
-    annotation: ast.expr
-    default: ast.expr | None
-    scope: Scope
-    is_total: bool  # whether a typed dictionary requires it
 
 
 class Resolver:
@@ -216,7 +102,7 @@ class Resolver:
                         )
                     )
                 case ast.Call() if scope.name(each) in {"Field", "StringConstraints", "Interval"}:
-                    options |= _select_field_options(read_options(each))
+                    options |= select_field_options(read_options(each))
         return Annotated[kind, Field(**options)] if options else kind
 
     def evaluate_default(self, node: ast.expr, scope: Scope) -> Any:
@@ -342,13 +228,13 @@ class Resolver:
         if "NamedTuple" in bases:
             return self._build_named_tuple(name, fields)
         if "BaseModel" in bases:
-            return self._build_model(name, docstring, fields, **_read_config(lineage))
+            return self._build_model(name, docstring, fields, **read_config(lineage))
         if "TypedDict" in bases:
             return self._build_model(name, docstring, fields)
         decorators = {scope.name(each) for each in node.decorator_list}
         if not decorators & (DATACLASSES | ATTRS):
             raise TypeError(f"unknown kind of class: {name}")
-        rename = _strip_underscores if decorators & ATTRS else str
+        rename = strip_underscores if decorators & ATTRS else str
         return self._build_model(name, docstring, fields, extra="forbid", rename=rename)
 
     def _trace(self, node: ast.ClassDef, scope: Scope) -> tuple[Lineage, set[str]]:
@@ -374,7 +260,7 @@ class Resolver:
         plain data.
         """
         members: Values = {}
-        for name, value, scope in _read_assignments(lineage):
+        for name, value, scope in read_assignments(lineage):
             if isinstance(value, ast.Call) and scope.name(value) == "auto":
                 last = max((each for each in members.values() if isinstance(each, int)), default=0)
                 members[name] = name.lower() if is_text else last + 1
@@ -385,32 +271,32 @@ class Resolver:
         is_plain = all(isinstance(value, str | int | float) for value in members.values())
         return list(members.items()) if is_plain else [(name, name) for name in members]
 
-    def _read_fields(self, lineage: Lineage) -> dict[str, _Field]:
-        fields: dict[str, _Field] = {}
+    def _read_fields(self, lineage: Lineage) -> dict[str, Field]:
+        fields: dict[str, Field] = {}
         for node, scope in lineage:
-            is_total = _is_total(node.keywords)
+            all_required = is_total(node.keywords)
             for each in node.body:
                 match each:
                     case ast.AnnAssign(
                         target=ast.Name(id=name), annotation=annotation, value=default
                     ):
                         if scope.name(annotation) not in NOT_FIELDS:
-                            fields[name] = _Field(annotation, default, scope, is_total)
+                            fields[name] = Field(annotation, default, scope, all_required)
         if len(fields) > MAX_MEMBERS:
             raise ValueError("too many fields")
         return fields
 
     def _build_typed_dict(self, node: ast.Call, entries: ast.Dict, scope: Scope) -> Any:
         pairs = zip(entries.keys, entries.values, strict=True)
-        is_total = _is_total(node.keywords)
+        all_required = is_total(node.keywords)
         fields = {
-            ast.literal_eval(key): _Field(value, None, scope, is_total)
+            ast.literal_eval(key): Field(value, None, scope, all_required)
             for key, value in pairs
             if key
         }
         return self._build_model(str(ast.literal_eval(node.args[0])), None, fields)
 
-    def _build_named_tuple(self, name: str, fields: Mapping[str, _Field]) -> Any:
+    def _build_named_tuple(self, name: str, fields: Mapping[str, Field]) -> Any:
         defaults = [self._read_default(each)[0] for each in fields.values()]
         optional = [
             default if is_data(default) else None for default in defaults if default is not MISSING
@@ -423,7 +309,7 @@ class Resolver:
         self,
         name: str,
         docstring: str | None,
-        fields: Mapping[str, _Field],
+        fields: Mapping[str, Field],
         *,
         extra: Any = None,
         rename: Callable[[str], str] = str,
@@ -443,7 +329,7 @@ class Resolver:
             if options.get("init") is False or (is_pydantic and key.startswith("_")):
                 continue
             alias = options.get("validation_alias", options.get("alias", rename(key)))
-            info = _select_field_options(options)
+            info = select_field_options(options)
             if is_data(default):
                 info["default"] = default
             elif default is not MISSING:
@@ -456,7 +342,7 @@ class Resolver:
         self._models.append(model)
         return model
 
-    def _resolve_field(self, field: _Field) -> Any:
+    def _resolve_field(self, field: Field) -> Any:
         """Return the type of a field; `Any` if it cannot be resolved, without affecting other
         fields.
         """
@@ -465,7 +351,7 @@ class Resolver:
         except Exception:  # noqa: BLE001 - see `resolve`
             return Any
 
-    def _read_default(self, field: _Field) -> tuple[Any, Values]:
+    def _read_default(self, field: Field) -> tuple[Any, Values]:
         """Return the default of a field and the options of its `Field(...)`."""
         if isinstance(field.default, ast.Call) and field.scope.name(field.default) in {
             "Field",
@@ -484,81 +370,6 @@ class Resolver:
         return (
             MISSING if name == "Required" or (field.is_total and name != "NotRequired") else UNKNOWN
         ), {}
-
-
-def _strip_underscores(name: str) -> str:
-    """Return the argument of a constructor of attrs for a field."""
-    return name.lstrip("_")
-
-
-def _read_assignments(lineage: Lineage) -> Iterator[tuple[str, ast.expr, Scope]]:
-    for node, scope in lineage:
-        for each in node.body:
-            match each:
-                case (
-                    ast.Assign(targets=[ast.Name(id=name)], value=value)
-                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
-                ) if not name.startswith("_"):
-                    yield name, value, scope
-
-
-def read_options(call: ast.Call) -> Values:
-    """Return the arguments of `Field(...)` by name; `UNKNOWN` for those that are not literals."""
-    options: Values = {}
-    first = [ast.keyword("default", call.args[0])] if call.args else []
-    for keyword in (*first, *call.keywords):
-        if keyword.arg:
-            options[keyword.arg] = UNKNOWN
-            with suppress(ValueError, TypeError, RecursionError, MemoryError):
-                options[keyword.arg] = ast.literal_eval(keyword.value)
-    return options
-
-
-def _select_field_options(options: Values) -> Values:
-    return {
-        name: value
-        for name, value in options.items()
-        if name in FIELD_OPTIONS and value is not UNKNOWN
-    }
-
-
-def get_default(options: Values) -> Any:
-    """Return the default in options of `Field`; `MISSING` if it is required, `UNKNOWN` if it is not
-    a literal.
-    """
-    default = (
-        UNKNOWN
-        if {"default_factory", "factory"} & options.keys()
-        else options.get("default", MISSING)
-    )
-    return MISSING if default is Ellipsis else default
-
-
-def _read_config(lineage: Lineage) -> Values:
-    """Return how a pydantic model treats additional values and how it names its fields."""
-    from pydantic import alias_generators
-
-    found: Values = {"is_pydantic": True}
-    for node, _ in lineage:
-        keywords = list(node.keywords)
-        for name, value, _ in _read_assignments([(node, Scope())]):
-            if name == "model_config" and isinstance(value, ast.Call):
-                keywords += value.keywords
-            elif name == "model_config" and isinstance(value, ast.Dict):
-                pairs = zip(value.keys, value.values, strict=True)
-                keywords += [ast.keyword(ast.literal_eval(key), each) for key, each in pairs if key]
-        for keyword in keywords:
-            if keyword.arg == "extra":
-                found["extra"] = ast.literal_eval(keyword.value)
-            elif keyword.arg == "alias_generator":
-                found["rename"] = getattr(alias_generators, Scope().name(keyword.value))
-    return found
-
-
-def _is_total(keywords: Iterable[ast.keyword]) -> bool:
-    return not any(
-        each.arg == "total" and getattr(each.value, "value", True) is False for each in keywords
-    )
 
 
 @cache
@@ -609,3 +420,66 @@ def _pydantic_types() -> Values:
         "bytearray": Annotated[bytes, encoded],
         "timedelta": Annotated[dt.timedelta, duration],
     }
+
+
+# --- signatures -----------------------------------------------------------------------------------
+
+
+def parse_signature(node: FunctionNode, scope: Scope | None = None) -> inspect.Signature:
+    """Return the signature of a function definition without executing it."""
+    parameters = [_build_parameter(*each, scope or Scope()) for each in list_parameters(node)]
+    return inspect.Signature([each for each in parameters if not takes_context(each)])
+
+
+def list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, Any]]:
+    args = node.args
+    kinds = inspect.Parameter
+    padding: list[ast.expr | None] = [None] * (
+        len(args.posonlyargs) + len(args.args) - len(args.defaults)
+    )
+    defaults = [*padding, *args.defaults]
+    positional: list[tuple[ast.arg, Any]] = [
+        (each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs
+    ]
+    positional += [(each, kinds.POSITIONAL_OR_KEYWORD) for each in args.args]
+    return [
+        *(
+            (each, default, kind)
+            for (each, kind), default in zip(positional, defaults, strict=True)
+        ),
+        *([(args.vararg, None, kinds.VAR_POSITIONAL)] if args.vararg else []),
+        *(
+            (each, default, kinds.KEYWORD_ONLY)
+            for each, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        ),
+        *([(args.kwarg, None, kinds.VAR_KEYWORD)] if args.kwarg else []),
+    ]
+
+
+def _build_parameter(
+    argument: ast.arg, default: ast.expr | None, kind: Any, scope: Scope
+) -> inspect.Parameter:
+    empty = inspect.Parameter.empty
+    resolver = Resolver()
+    annotation = (
+        empty if argument.annotation is None else resolver.resolve(argument.annotation, scope)
+    )
+    value: Any = empty
+    if isinstance(default, ast.Call) and scope.name(default) == "Field":  # as in FastMCP
+        annotation = resolver.annotate(annotation, [default], scope)
+        value = get_default(read_options(default))
+    elif default is not None:
+        value = resolver.evaluate_default(default, scope)
+    return inspect.Parameter(
+        argument.arg, kind, annotation=annotation, default=empty if value is MISSING else value
+    )
+
+
+def list_parameter_names(node: FunctionNode) -> list[str]:
+    """Return the names of the arguments of a tool, without resolving types."""
+    names = []
+    for argument, _, _ in list_parameters(node):
+        annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+        if annotation.rpartition(".")[2] not in CONTEXT_NAMES:
+            names.append(argument.arg)
+    return names

@@ -9,29 +9,32 @@ the run. The `Host` of the run answers the requests of its code.
 import asyncio
 import contextvars
 import math
-import os
-import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import anyio
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.errors import ToolError, ToolTimeout
-from onetool.processes.channel import Channel, ChannelClosed, Reply
-from onetool.runs.launch import Launcher, OnStray, launcher_for
+from onetool.processes.channel import Channel, ChannelClosed
+from onetool.runs.cell_process import (
+    CellProcess,
+    Host,
+    OnStray,
+    ProcessState,
+    RunTimer,
+    exit_status,
+    read_process_state,
+)
+from onetool.runs.launch import Launcher, launcher_for
 from onetool.util.background import BackgroundTasks
-from onetool.util.clock_watch import PausableDeadline
-from onetool.util.context import Result
 from onetool_child.confine import split_memory
 from onetool_child.errors import TIMEOUT_HINT
 from onetool_child.json_types import JsonObject
-from onetool_child.messages import MEDIA
 from onetool_child.scratch import larger_than
 
 FULL_SANDBOX = ("landlock", "seccomp")
@@ -47,9 +50,6 @@ ZOMBIE = "Z"
 BUSY_WATCH_SECONDS = 0.02  # while the run writes fast
 CHECKS_PER_DISK_CHECK = 5
 BUSY_SHARE = 8  # a run is busy if it wrote this fraction of its limit since the last disk check
-PAGE_BYTES = 4096
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-MEASURES_WORK = os.path.exists("/proc/self/stat")  # noqa: PTH110 - whether the system tells how much a process computes
 MAX_DISK_CHECKS = 4  # concurrently, in threads that tools do not use
 MAX_THREADS = 1000
 BEGIN_SECONDS = 0.1  # in which a lost run has not done anything yet
@@ -79,115 +79,6 @@ def is_isolated(layers: Collection[str]) -> bool:
     return WASM in layers or all(layer in layers for layer in FULL_SANDBOX)
 
 
-class Host(Protocol):
-    """A handler for the requests and output of a run."""
-
-    timer: "RunTimer | None"  # set before the code starts
-
-    @property
-    def has_acted(self) -> bool: ...
-    async def request(self, method: str, params: JsonObject) -> Result: ...
-    def output(self, data: bytes) -> None: ...
-    def value(self, data: bytes) -> None: ...
-    def media(self, data: bytes) -> None: ...
-
-
-@dataclass(eq=False)
-class CellProcess:
-    ident: int
-    ready: asyncio.Future[list[str]]
-    gone: asyncio.Future[int | None]
-    pid: int = 0
-    channel: Channel | None = None
-    host: Host | None = None
-    kill_reason: Exception | None = None  # why it was killed, if it was
-    started_at: float = math.inf  # when its run started
-    is_retryable: bool = False  # whether it was lost before its code did anything
-    state: str = ""  # of its process, at the last check
-    written: int = 0  # bytes, at the last disk check
-    processor_seconds: float = 0.0  # at the last check
-    paused_work: float = 0.0  # processor seconds that were used while a person was asked
-    kept_memory: int | None = None  # bytes, since a plan of its run began
-    disk_check: asyncio.Future[None] | None = None
-    reason: str = ""  # why it did not start; may arrive just after its exit
-    watch: asyncio.TimerHandle | None = None
-    on_excess: Callable[["CellProcess", Exception], None] = lambda _cell, _error: None
-    on_stray: OnStray | None = None  # set by its run
-
-    async def request(self, method: str, params: JsonObject) -> Result:
-        if self.host is None:
-            return Result(ok=False, error=ToolError("no run in progress"))
-        try:
-            result = await self.host.request(method, params)
-        except ToolError as error:
-            self.on_excess(self, error)
-            return Result(ok=False, error=error)
-        if self.host.timer is None or not (seconds := self.host.timer.paused_seconds):
-            return result
-        members = {**(result.members if isinstance(result, Reply) else {}), "paused_for": seconds}
-        return Reply(result.ok, result.value, result.error, result.ran, members=members)
-
-    def notify(self, method: str, params: JsonObject) -> None:
-        if method != "ready" or self.ready.done():
-            raise ValueError(f"unexpected message {method!r} from a cell")
-        self.pid = int(params["pid"])
-        self.ready.set_result(list(params["layers"]))
-
-    def piece(self, kind: str, data: bytes) -> None:
-        if self.host is None or not (kind in {"output", "value"} or kind.startswith(MEDIA)):
-            raise ValueError(f"unexpected piece {kind!r} from a cell")
-        handlers = {"output": self.host.output, "value": self.host.value}
-        try:
-            handlers.get(kind, self.host.media)(data)
-        except ToolError as error:
-            self.on_excess(self, error)
-
-
-class RunTimer(PausableDeadline):
-    """The time limit of a run, and its slot.
-
-    While a person is asked, time stands still and the slot is free.
-
-    A run that continues does not wait for a slot; it takes the next one that is free.
-    """
-
-    def __init__(self, limit: asyncio.Timeout, slots: asyncio.Semaphore) -> None:
-        super().__init__(limit.when() or math.inf, self._set)
-        self._limit = limit
-        self._slots = slots
-        self._taking: asyncio.Task[Any] | None = None  # after a pause
-        self._is_free = False
-
-    async def __aenter__(self) -> Self:
-        await self._slots.acquire()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._set_timer = lambda _when: (
-            None
-        )  # no pause matters from now on, and a timer must not keep itself alive
-        self._free_slot()
-
-    def _set(self, when: float) -> None:
-        if self._limit.expired():
-            return
-        if when == math.inf:
-            self._free_slot()
-        else:
-            self._taking = asyncio.ensure_future(self._slots.acquire())
-            self._is_free = False
-        self._limit.reschedule(None if when == math.inf else when)
-
-    def _free_slot(self) -> None:
-        if self._is_free:
-            return
-        self._is_free = True
-        if self._taking is None or self._taking.done():
-            self._slots.release()
-        else:
-            self._taking.cancel()
-
-
 class CellSource(Protocol):
     """The cells of one application: a pool of its own, or a pool that it shares with others."""
 
@@ -214,7 +105,7 @@ class Cells:
         read_process: Callable[[int], "ProcessState"] | None = None,
     ) -> None:
         self._limits = limits
-        self._read_process = read_process or _read_process
+        self.read_process = read_process or read_process_state
         self._on_stray = on_stray
         self._stray_tail = ""
         self._idle: deque[CellProcess] = deque()
@@ -356,13 +247,13 @@ class Cells:
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(cell.gone), GONE_SECONDS)
         status = cell.gone.result() if cell.gone.done() else None
-        return ToolError(f"the run ended without a response: {reason or _exit_status(status)}")
+        return ToolError(f"the run ended without a response: {reason or exit_status(status)}")
 
     def _watch(self, cell: CellProcess, checks: int = 1) -> None:
         """Check what the kernel does not limit, ten times per second during the run."""
         if cell.ident not in self._cells or cell.gone.done():
             return
-        process = self._read_process(cell.pid)
+        process = self.read_process(cell.pid)
         self._check_process(cell, process, checks)
         self._check_paused_work(cell, process.processor_seconds)
         is_busy = process.written - cell.written > self._limits.max_output_bytes // BUSY_SHARE
@@ -490,7 +381,7 @@ class Cells:
                 while not await self._launcher.check():
                     pass
                 for cell in [
-                    cell for cell in self._idle if self._read_process(cell.pid).state == STOPPED
+                    cell for cell in self._idle if self.read_process(cell.pid).state == STOPPED
                 ]:
                     self._idle.remove(cell)
                     self._end(cell)
@@ -601,44 +492,3 @@ class Cells:
             return
         self._stray_tail = text.strip().rpartition("\n")[2][-200:]
         self._on_stray(text)
-
-
-class ProcessState(NamedTuple):
-    """The state of a process; `written` never grows slower than its files."""
-
-    state: str = ""
-    threads: int = 0
-    written: int = 0
-    processor_seconds: float | None = 0.0 if MEASURES_WORK else None
-
-
-def _read_process(pid: int) -> ProcessState:
-    """Return the state of a process, if the system has /proc."""
-    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    if not fields:
-        return ProcessState()
-    calls = _read(f"/proc/{pid}/io").partition("wchar:")[2].split()
-    # Writing to a mapped file causes page faults, not system calls.
-    written = int(calls[0] if calls else 0) + PAGE_BYTES * int(fields[7])
-    ticks = int(fields[11]) + int(fields[12])
-    return ProcessState(fields[0], int(fields[17]), written, ticks / TICKS_PER_SECOND)
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123 - it is short
-            return file.read()
-    except OSError:
-        return ""
-
-
-def _exit_status(status: int | None) -> str:
-    if status is None:
-        return "its process is gone"
-    if status < 0:
-        with suppress(ValueError):
-            name = signal.Signals(-status).name
-            return f"its process was killed by {name}" + (
-                " (a crash)" if name in {"SIGSEGV", "SIGBUS", "SIGABRT"} else ""
-            )
-    return f"its process exited with status {status}"

@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -23,6 +23,15 @@ import onetool_child
 from onetool.errors import ToolError
 from onetool.processes.channel import Channel
 from onetool.processes.process import Process
+from onetool.runs.cell_process import (
+    REAP_SECONDS,
+    OnStray,
+    SocketTransport,
+    StrayOutput,
+    keep_first,
+    open_ends,
+    reap,
+)
 from onetool.util.background import BackgroundTasks, retrieve_error
 from onetool_child.confine import landlock_version
 from onetool_child.json_types import JsonObject
@@ -30,10 +39,6 @@ from onetool_child.scratch import remove
 from onetool_child.zygote import Options
 
 PACKET_BYTES = 1 << 16
-READ_BYTES = 1 << 16
-MAX_STRAY_CHARS = 2000
-MAX_STRAY_LINES = 20
-REAP_SECONDS = 5
 # The zygote has to answer a ping within 2 s, and within 10 s after its start. Time is counted in
 # ticks, so that a suspended server does not count its own pause against the zygote.
 TICK_SECONDS = 0.5
@@ -44,7 +49,6 @@ SCRATCH_NAME = re.compile(r"onetool-(\d{1,9})-")
 # values collide only delays itself.
 HASH_SEED = {"PYTHONHASHSEED": "0"}
 OnGone = Callable[[int, int | None, str], None]
-OnStray = Callable[[str], None]
 
 
 class Launcher(Protocol):
@@ -218,13 +222,13 @@ class ZygoteLauncher(_BaseLauncher):
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._alive: set[int] = set()
-        self._strays: set[_StrayOutput] = set()
+        self._strays: set[StrayOutput] = set()
         self._heartbeat = _Heartbeat(self._ping, self._replace)
         self._pong: asyncio.Future[bool] | None = None
 
     async def start(self, ident: int, channel: Channel, on_stray: OnStray) -> None:
         control = self._control or await self._ensure_started()
-        with _open_ends(socket.socketpair()) as (ours, theirs, stray_output, stray_end):
+        with open_ends(socket.socketpair()) as (ours, theirs, stray_output, stray_end):
             try:
                 socket.send_fds(
                     control, [_encode_packet("fork", ident=ident)], [theirs.fileno(), stray_end]
@@ -235,8 +239,8 @@ class ZygoteLauncher(_BaseLauncher):
                 raise
         self._alive.add(ident)
         self._heartbeat.expect()
-        _SocketTransport(ours, channel)
-        _StrayOutput(stray_output, on_stray, self._strays)
+        SocketTransport(ours, channel)
+        StrayOutput(stray_output, on_stray, self._strays)
 
     def kill(self, ident: int) -> None:
         if ident in self._alive:
@@ -297,10 +301,10 @@ class ZygoteLauncher(_BaseLauncher):
 
     async def _start_zygote(self) -> socket.socket:
         pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with _open_ends(pair) as (ours, theirs, stray_output, stray_end):
+        with open_ends(pair) as (ours, theirs, stray_output, stray_end):
             self._process = await run_in_thread(self._spawn, theirs, stray_end)
         ours.setblocking(False)
-        _StrayOutput(stray_output, self._on_stray, self._strays)
+        StrayOutput(stray_output, self._on_stray, self._strays)
         asyncio.get_running_loop().add_reader(ours.fileno(), self._read_packets)
         self._control = ours
         self._heartbeat = _Heartbeat(self._ping, self._replace)
@@ -363,7 +367,7 @@ class ZygoteLauncher(_BaseLauncher):
         self._alive = set()
 
         def clean_up(process: subprocess.Popen[bytes]) -> None:
-            _reap(process)
+            reap(process)
             for ident in lost_cells:
                 remove(self.scratch(ident))
 
@@ -379,148 +383,8 @@ class ZygoteLauncher(_BaseLauncher):
             pong.set_result(is_alive)
 
 
-@contextmanager
-def _open_ends(
-    pair: tuple[socket.socket, socket.socket],
-) -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
-    """Yield the ends of a socket and of a pipe for output.
-
-    Those of the child are closed after the block.
-    """
-    ours, theirs = pair
-    stray_output, stray_end = os.pipe()
-    try:
-        yield ours, theirs, stray_output, stray_end
-    except BaseException:
-        ours.close()
-        os.close(stray_output)
-        raise
-    finally:
-        theirs.close()
-        os.close(stray_end)
-
-
 def _encode_packet(method: str, **params: int) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
-
-
-class _SocketTransport(asyncio.WriteTransport):
-    """A transport over a connected socket. asyncio's own takes three loop iterations to set up."""
-
-    def __init__(self, connected: socket.socket, channel: Channel) -> None:
-        super().__init__()
-        connected.setblocking(False)
-        self._socket = connected
-        self._channel = channel
-        self._unsent = bytearray()
-        self._loop = asyncio.get_running_loop()
-        self.resume_reading()
-        channel.reads_from(self)
-        channel.connection_made(self)
-
-    def resume_reading(self) -> None:
-        self._loop.add_reader(self._socket.fileno(), self._read)
-
-    def pause_reading(self) -> None:
-        self._loop.remove_reader(self._socket.fileno())
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self._unsent += data
-        self._send()
-
-    def get_write_buffer_size(self) -> int:
-        return len(self._unsent)
-
-    def is_closing(self) -> bool:
-        return self._socket.fileno() < 0
-
-    def abort(self) -> None:
-        if not self.is_closing():
-            self._loop.remove_reader(self._socket.fileno())
-            self._loop.remove_writer(self._socket.fileno())
-            self._socket.close()
-            del self._channel  # which has this transport
-
-    def _send(self) -> None:
-        """Send as much as possible now, and the rest when the socket is writable."""
-        try:
-            del self._unsent[: self._socket.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:  # the peer stopped reading; what it sent before can still be read
-            self._channel.is_unread = True
-            self._unsent.clear()
-        if self._unsent:
-            self._loop.add_writer(self._socket.fileno(), self._send)
-        else:
-            self._loop.remove_writer(self._socket.fileno())
-
-    def _read(self) -> None:
-        channel = self._channel
-        try:
-            data = self._socket.recv(READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            is_reset = isinstance(error, ConnectionResetError)
-            channel.is_unread |= is_reset
-            self.abort()
-            channel.connection_lost(None if is_reset else error)
-            return
-        if data:
-            channel.data_received(data)
-        else:
-            self.abort()
-            channel.connection_lost(None)
-
-
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(timeout=REAP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=REAP_SECONDS)
-
-
-def _keep_first(on_stray: OnStray) -> OnStray:
-    """Return a callback that passes on the first part of the output of a child, and discards the
-    rest.
-    """
-    left = MAX_STRAY_LINES
-
-    def keep(text: str) -> None:
-        nonlocal left
-        if left:
-            left -= 1
-            on_stray(text[:MAX_STRAY_CHARS])
-
-    return keep
-
-
-class _StrayOutput:
-    """The output of a child on descriptors 1 and 2."""
-
-    def __init__(self, pipe: int, on_stray: OnStray, known: "set[_StrayOutput]") -> None:
-        self._pipe = pipe
-        self._on_stray = _keep_first(on_stray)
-        self._known = known
-        known.add(self)
-        os.set_blocking(pipe, False)
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(pipe, self._read)
-
-    def close(self) -> None:
-        self._known.discard(self)
-        self._loop.remove_reader(self._pipe)
-        os.close(self._pipe)
-
-    def _read(self) -> None:
-        data = os.read(self._pipe, READ_BYTES)
-        if not data:
-            self.close()
-        else:
-            self._on_stray(data[:MAX_STRAY_CHARS].decode(errors="replace"))
 
 
 class Killable(Protocol):
@@ -542,7 +406,7 @@ class SpawnLauncher(_BaseLauncher):
         if self._all_gone is not None:
             raise ToolError("the server is closing")
         task = self._starting[ident] = asyncio.ensure_future(
-            self._start(ident, channel, _keep_first(on_stray))
+            self._start(ident, channel, keep_first(on_stray))
         )
         task.add_done_callback(lambda _: self._starting.pop(ident))
         task.add_done_callback(retrieve_error)

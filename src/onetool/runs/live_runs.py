@@ -1,8 +1,12 @@
-"""Active runs with their calls, and a stream of run and call events.
+"""Active runs with their calls, a stream of run and call events, and one list of all runs.
 
-Both are built from the events of the bus. Completed runs are in the statistics
-(`onetool.state.stats.history`), in the same format. A watcher that is too slow misses events and
-receives their number; it never blocks the bus.
+Active runs and the stream are built from the events of the bus. Completed runs are in the
+statistics (`onetool.state.stats.history`), in the same format. A watcher that is too slow misses
+events and receives their number; it never blocks the bus.
+
+`AllRuns` lists active runs, the runs of the journal, which have effects or approvals, and those
+that have ended. All have the same filters, order and pages, and the cost of a page does not depend
+on the number of runs that have ended.
 """
 
 import asyncio

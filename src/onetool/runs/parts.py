@@ -1,4 +1,8 @@
-"""The parts of the application: tool sources, shared processes, and what new settings replace."""
+"""The parts of the application: tool sources, shared processes, and what new settings replace.
+
+Several applications of one process share pools of cells, one per distinct limits, and each pool
+limits its concurrent runs.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -14,8 +18,8 @@ from onetool.net import HostRules, Net
 from onetool.net.oauth.sign_ins import SignIns
 from onetool.processes.supervised import CallInterrupted, SharedPool, Users
 from onetool.runs.answer import Presenter
-from onetool.runs.cells import CLOSED_MESSAGE, PROBE_SECONDS, CellLimits, Cells, CellSource, Host
-from onetool.runs.launch import OnStray
+from onetool.runs.cell_process import Host, OnStray
+from onetool.runs.cells import CLOSED_MESSAGE, PROBE_SECONDS, CellLimits, Cells, CellSource
 from onetool.runs.questions import is_revoked
 from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults

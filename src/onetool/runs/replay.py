@@ -1,10 +1,11 @@
-"""Recorded calls, and the replay of a run: its code runs again in a cell, and its calls are
-answered from the journal.
+"""The journal of runs, recorded calls, and the replay of a run from its journal.
+
+Nothing is stored before a run has an effect or asks a person. All writes use one thread, in order.
 
 A run that continues repeats its calls with the same bound arguments (`RecordedCalls`), then makes
-further ones. A replay (`ReplayGate`) calls no tool: a call is matched by the tool and the arguments
-that the code passes; the recorded arguments also have defaults and values from settings. The code
-sees the same random numbers and times as before.
+further ones. A replay (`ReplayGate`) runs the code again in a cell and calls no tool: a call is
+matched by the tool and the arguments that the code passes; the recorded arguments also have
+defaults and values from settings. The code sees the same random numbers and times as before.
 """
 
 import asyncio

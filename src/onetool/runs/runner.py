@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio.to_thread import run_sync as run_in_thread
 
@@ -31,7 +31,7 @@ from onetool.errors import (
 from onetool.processes.channel import RemoteError, Reply
 from onetool.runs import explain, fence_processor, snippets, tool_loader
 from onetool.runs.answer import Answer, LiveOutput, Presenter
-from onetool.runs.cells import CellSource, RunTimer
+from onetool.runs.cells import CellSource
 from onetool.runs.gate import Gate
 from onetool.runs.plan import PlanGate
 from onetool.runs.replay import ReplayGate
@@ -46,6 +46,9 @@ from onetool_child.json_types import JsonMapping, JsonObject
 from onetool_child.media import MAX_MEDIA, detect_type
 from onetool_child.messages import UTF8
 from onetool_child.names import is_reserved
+
+if TYPE_CHECKING:
+    from onetool.runs.cell_process import RunTimer
 
 REQUESTS_PER_CALL = 10  # looking up a name is a request too
 MAX_NAMES = 1000

@@ -39,9 +39,8 @@ from onetool.errors import (
 from onetool.processes.process import Variables
 from onetool.runs import fence_processor
 from onetool.runs.answer import Answer
-from onetool.runs.cells import MEASURES_WORK
+from onetool.runs.cell_process import MEASURES_WORK
 from onetool.runs.gate import Gate
-from onetool.runs.isolation import describe_interpreter, find_isolation_problem
 from onetool.runs.notifier import ApprovalNotifier
 from onetool.runs.plan import make_plan, reject_nested
 from onetool.runs.questions import (
@@ -59,6 +58,7 @@ from onetool.runs.replay import Journal, ReplayGate, list_answered
 from onetool.runs.results.blobs import Media
 from onetool.runs.run_output import ClientChannel, Notices, RunOutput
 from onetool.runs.runner import Runner
+from onetool.runs.wasm_launcher import describe_interpreter, find_isolation_problem
 from onetool.settings.load import Loaded
 from onetool.state.changes import Changes
 from onetool.state.run_records import (

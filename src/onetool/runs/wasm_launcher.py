@@ -1,8 +1,8 @@
-"""A launcher that runs each cell in a WebAssembly sandbox, for machines without the isolation of
-the Linux kernel.
+"""A launcher that runs each cell in a WebAssembly sandbox, and what isolates code on this machine.
 
-A process has one sandbox at a time (`onetool_child.wasm_host`). It is used for the next cell only
-if the sandbox ended cleanly; otherwise it is killed.
+The sandbox is for machines without the isolation of the Linux kernel. A process has one sandbox at
+a time (`onetool_child.wasm_host`). It is used for the next cell only if the sandbox ended cleanly;
+otherwise it is killed.
 """
 
 import asyncio
@@ -10,19 +10,16 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from onetool.errors import ToolError
 from onetool.processes.channel import Channel, Reading
 from onetool.processes.process import Process
-from onetool.runs.launch import (
-    REAP_SECONDS,
-    OnGone,
-    OnStray,
-    SpawnLauncher,
-    command_for,
-    environment,
-)
+from onetool.runs.cell_process import REAP_SECONDS, OnStray
+from onetool.runs.cells import NOT_ANSWERING, NOT_STARTED, PROCESS_ONLY, is_isolated
+from onetool.runs.launch import OnGone, SpawnLauncher, command_for, environment
+from onetool.util.problem import OK, WARNING, Problem
 from onetool_child.json_types import JsonObject
 from onetool_child.wasm_host import (
     BEGIN,
@@ -44,6 +41,7 @@ MAX_STARTS = max(
 PACKAGE = "pyeryx"
 MODULE = "eryx"
 INSTALL = "pip install 'onetool-run[wasm]'"
+PYTHON = ".".join(map(str, sys.version_info[:3]))
 
 
 def find_wasm_problem() -> str:
@@ -298,3 +296,44 @@ class _RunTransport(asyncio.WriteTransport):
         """End the run. The pipes stay open for the next one."""
         self._is_over = True
         self.resume_reading()
+
+
+# --- isolation ------------------------------------------------------------------------------------
+
+
+def check_isolation(sandbox: str, wanted: str) -> Problem:
+    """Return whether code is isolated, given what cells report and the setting
+    `execution.isolation`.
+    """
+    if wanted == "off":
+        hint = "set execution.isolation to auto"
+        return Problem(
+            "isolation is disabled: code runs with your permissions", hint, level=WARNING
+        )
+    if sandbox in {NOT_STARTED, NOT_ANSWERING} or is_isolated(sandbox.split("+")):
+        return Problem(f"code is isolated: {sandbox}", level=OK)
+    what = (
+        "code runs in a separate process with partial isolation: this machine offers only"
+        f" {sandbox}"
+    )
+    if sandbox == PROCESS_ONLY:
+        what = (
+            "code runs without isolation: in a plain process with limits, which has your"
+            " permissions"
+        )
+    return Problem(what, find_wasm_problem() or INSTALL, level=WARNING)
+
+
+def find_isolation_problem(sandbox: str, wanted: str) -> Problem | None:
+    """Return a problem if code is not isolated although the settings do not disable the isolation."""
+    problem = check_isolation(sandbox, wanted)
+    return None if wanted == "off" or problem.level == OK else problem
+
+
+def describe_interpreter(cells: str) -> str:
+    """Return the interpreter of cells of this kind: that of the server, or the one in the package
+    of the sandbox.
+    """
+    if cells != WasmLauncher.kind or find_wasm_problem():
+        return PYTHON
+    return f"of {PACKAGE} {version(PACKAGE)}"

@@ -1,4 +1,4 @@
-"""Atomic file writes. Callers that need a lock take it themselves."""
+"""Atomic file writes, and locks that processes share. Writers that need a lock take it themselves."""
 
 import errno
 import os

@@ -1,5 +1,8 @@
-"""Tells large data from small: work on large data, which others choose, is done in a thread and
-delays nobody.
+"""Large data, which others choose: work on it is done in a thread and delays nobody.
+
+`RawJson` is a value that the server passes on without parsing it. Parsing holds the interpreter
+lock, even in a thread, so a large result of a worker or an upstream server is passed to the run
+unparsed, and is parsed there. Code that needs Python objects in this process calls `parse`.
 """
 
 import json

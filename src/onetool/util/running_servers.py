@@ -1,7 +1,11 @@
-"""A registry of the servers that run in one home directory, and reload requests to all.
+"""The servers that run in one home directory, reload requests to all, and one-time codes for them.
 
 Each server holds a lock on a file of its own while it runs. The kernel releases the lock when the
 process ends, so an entry whose lock is free is stale, whatever its process ID says.
+
+With a code, the owner of the home directory proves to a running server who they are. A code is a
+file that only the owner can create. It is named by the hash of the code, valid for CODE_SECONDS and
+deleted by its first use.
 """
 
 import json

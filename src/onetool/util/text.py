@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 from onetool_child.json_types import JsonMapping
 
@@ -57,6 +56,8 @@ def suggestion_hint(matches: Iterable[object]) -> str:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return a question that suggests the known names closest to a word; empty if none is close."""
+    from difflib import get_close_matches  # slow to load
+
     return did_you_mean(get_close_matches(word, list(known), 1))
 
 

@@ -23,7 +23,7 @@ from onetool.cli.terminal import Progress
 from onetool.cli.trust import find_errors
 from onetool.errors import SignInRequired, ToolError
 from onetool.net.oauth.sign_ins import make_server_target
-from onetool.runs.isolation import check_isolation
+from onetool.runs.wasm_launcher import check_isolation
 from onetool.settings.load import Examined, Loaded, examine
 from onetool.settings.paths import Directories, find_directories
 from onetool.sources.checks import find_problems, sort_problems

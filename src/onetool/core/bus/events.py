@@ -1,4 +1,4 @@
-"""Events of calls and runs.
+"""Events of calls and runs, and the OpenTelemetry spans that are made from them.
 
 Listeners run synchronously, must not block, and cannot make a call fail.
 

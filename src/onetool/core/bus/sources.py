@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onetool.core.policy.effects import apply_settings, get_effects, get_implied_permissions
 from onetool.core.python_backend import as_tool, function_tool
-from onetool.core.registry import HeldTools
 from onetool.core.threads import ToolThreads
-from onetool.core.tool import DECLARED, Tool, get_declaration
+from onetool.core.tool import DECLARED, HeldTools, Tool, get_declaration
 from onetool.errors import ToolError
 from onetool.util.context import permissions as permission_set
 

@@ -1,7 +1,9 @@
-"""The effects of tools: what a call does besides returning a value.
+"""Effects and labels of tools: what a call does, and which data its result may contain.
 
 A tool that does not tell may write and send data out. Settings (`tools.<pack>.effects`) win over
-declarations.
+declarations. `guarded` is a policy about labels: text from outside can contain instructions, so once
+a client session has received such text and private data, a person decides about calls that send
+data out. Labels belong to the session, not to a run: the model remembers what it has read.
 """
 
 import json

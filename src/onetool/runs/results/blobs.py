@@ -1,4 +1,4 @@
-"""Images, audio and other binary results of tools, stored for a while and identified by a handle.
+"""Images, audio and other binary results, stored under handles, and the quota of stored results.
 
 Code passes the handle on; a run that returns it sends the content to its client.
 """

@@ -1,9 +1,8 @@
-"""Regular expression search: the matching lines or, in text without useful lines, the text around
-each match.
+"""Search in stored results: regular expressions, and fuzzy search.
 
 RE2 searches short stretches, because some patterns cost 70 µs per byte, and because finding each of
 many matches may scan all of the remaining text. As a consequence, matches above a certain length
-may be missed.
+may be missed. A fuzzy search ranks lines, or parts of text without useful lines.
 """
 
 import re

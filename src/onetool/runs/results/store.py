@@ -1,7 +1,9 @@
 """The store of large results: put, read a part, load.
 
 A result consists of a text file, an index of its pages, and a meta file, which is written last:
-without one, the result does not exist. The other modules of this package implement the parts.
+without one, the result does not exist. A summary replaces the result in the answer of the run. Data
+is summarized by `onetool_child.summary`, because large data is parsed only in the process that
+created it.
 """
 
 import json

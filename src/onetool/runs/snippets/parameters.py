@@ -1,5 +1,4 @@
-"""Turn the code of a run into the body of a snippet: literals that are arguments or variables
-become parameters.
+"""Save the code of a run as a snippet: literals that are arguments or variables become parameters.
 
 The code has run, so the parser of a cell has accepted it before it is parsed here.
 """

@@ -12,10 +12,11 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal
 
+from onetool.core.functions import Outcome, outcome
 from onetool.core.names import join_names, join_packs, python_name
 from onetool.core.policy.effects import describe_effects
 from onetool.core.registry import Registry
-from onetool.core.schema import flatten_schema
+from onetool.core.schema_work import flatten_schema
 from onetool.core.signature import MAX_CHOICES, short_call, signature, type_name
 from onetool.core.tool import Tool
 from onetool.errors import ToolNotFound
@@ -24,7 +25,6 @@ from onetool.settings.model import Snippet
 from onetool.sources.search import SearchHit
 from onetool.sources.search.search_documents import IN_CODE
 from onetool.sources.system import System
-from onetool.util.docstring import Outcome, outcome
 from onetool.util.render import render
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from onetool.core.names import python_name
-from onetool.core.registry import RegistryEntry
+from onetool.core.tool import RegistryEntry
 from onetool.errors import BundleError, ToolError
 from onetool.sources.bundles import rules
 from onetool.sources.bundles.bundle_index import microseconds, read_meta

@@ -20,8 +20,8 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.names import python_name
-from onetool.core.registry import Registry, RegistryEntry, ToolSource
-from onetool.core.tool import Tool
+from onetool.core.registry import Registry
+from onetool.core.tool import RegistryEntry, Tool, ToolSource
 from onetool.errors import BundleError
 from onetool.net import Net
 from onetool.net.oauth.credential import SignInTarget

@@ -19,7 +19,7 @@ from onetool.core.live_settings import LiveSettings
 from onetool.core.registry import Registry
 from onetool.errors import ToolError
 from onetool.runs.cells import CellSource
-from onetool.runs.isolation import find_isolation_problem
+from onetool.runs.wasm_launcher import find_isolation_problem
 from onetool.settings.load import Examined, Loaded
 from onetool.sources.bundles.source import BundleSource
 from onetool.sources.checks.disk import check_directories, check_stored_files

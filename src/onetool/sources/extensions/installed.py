@@ -22,11 +22,11 @@ from importlib.metadata import Distribution, EntryPoint, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onetool.core.functions import description, example
 from onetool.core.schema import ANY_OBJECT, Schema
 from onetool.sources.extensions import static_analysis
 from onetool.sources.extensions.static_analysis import Extension, Function
 from onetool.util.context import permissions
-from onetool.util.docstring import description, example
 from onetool.util.problem import Problem
 
 if TYPE_CHECKING:

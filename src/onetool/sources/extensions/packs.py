@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.policy.effects import PRIVATE, apply_settings, get_implied_permissions, get_labels
-from onetool.core.registry import HeldTools
-from onetool.core.tool import Tool
+from onetool.core.tool import HeldTools, Tool
 from onetool.errors import ToolError
 from onetool.processes.process import Variables
 from onetool.processes.supervised import SharedPool

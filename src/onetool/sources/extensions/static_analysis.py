@@ -15,11 +15,11 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onetool.core.schema import FunctionNode, Schema, list_parameter_names, make_output_schema
-from onetool.core.source_types import Scope
+from onetool.core.functions import FunctionNode, Scope, description, example
+from onetool.core.schema import Schema, make_output_schema
+from onetool.core.source_types import list_parameter_names
 from onetool.sources.extensions.environments import ScriptHeader, find_problem, parse_header
 from onetool.util.context import Effect, Permission, effects, permissions
-from onetool.util.docstring import description, example
 from onetool.util.problem import OK, WARNING, Location, Problem
 from onetool_child.json_types import JsonObject
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.names import python_name
-from onetool.core.registry import Registry, RegistryEntry
-from onetool.core.tool import Tool
+from onetool.core.registry import Registry
+from onetool.core.tool import RegistryEntry, Tool
 from onetool.settings.model import Settings, Snippet
 from onetool.sources.search import SearchDocument, SearchHit
 from onetool.util.gc_pauses import no_gc_pauses

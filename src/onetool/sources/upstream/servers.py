@@ -15,8 +15,8 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.core.names import python_name
 from onetool.core.policy.effects import apply_settings, get_implied_permissions
-from onetool.core.registry import HeldTools, Registry
-from onetool.core.tool import Tool
+from onetool.core.registry import Registry
+from onetool.core.tool import HeldTools, Tool
 from onetool.errors import ToolError
 from onetool.processes.process import Variables
 from onetool.settings.load import Loaded
