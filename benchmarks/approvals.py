@@ -36,7 +36,8 @@ from onetool.runs.questions import APPROVE, APPROVE_SIMILAR, COUNT, VARYING, App
 from onetool.runs.run_output import ClientChannel, RunOutput
 from onetool.settings.model import Settings
 from onetool.state.run_records import Decision, Grant
-from onetool.state.run_store import RunQuota, RunStore
+from onetool.state.run_rows import RunQuota
+from onetool.state.run_store import RunStore
 from onetool.util.context import Caller, RunScope, ToolContext
 from onetool.util.logging import Log
 

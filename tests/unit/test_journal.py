@@ -26,7 +26,8 @@ from tests.journal_support import (
 
 from onetool.runs import runs
 from onetool.state.run_records import CallState, RunState
-from onetool.state.run_store import RunQuota, RunStore
+from onetool.state.run_rows import RunQuota
+from onetool.state.run_store import RunStore
 
 PROGRAMS = 1000 if NIGHTLY else 5
 

@@ -37,14 +37,8 @@ from onetool.state.listener import Leases
 from onetool.state.opening import open_files
 from onetool.state.postgres_database import Database
 from onetool.state.run_records import CallState, Decision, DurableCall, Grant, RunRecord, RunState
-from onetool.state.run_store import (
-    PRUNE_RUNS,
-    RETENTION_SECONDS,
-    SENT_SECONDS,
-    RunQuota,
-    RunStore,
-    RunTables,
-)
+from onetool.state.run_rows import PRUNE_RUNS, RunQuota
+from onetool.state.run_store import RETENTION_SECONDS, SENT_SECONDS, RunStore, RunTables
 from onetool.state.sealing import Sealer
 from onetool.util.clock_watch import SETTLE_SECONDS, ClockWatch
 from onetool.util.context import Caller, RunScope, ToolContext

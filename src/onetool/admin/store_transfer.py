@@ -22,7 +22,7 @@ from onetool.errors import StorageError, ToolError
 from onetool.settings.load import Loaded
 from onetool.settings.paths import resolve_path
 from onetool.sources.bundles.source import bundles_directory
-from onetool.state import run_store, session_store
+from onetool.state import run_rows, session_store
 from onetool.state.bundle_mirror import KEY, KIND, LOCK, STORED
 from onetool.state.document_kinds import EVERYTHING, SavedSnippet
 from onetool.state.documents import DELETED, PUT, Documents
@@ -167,7 +167,7 @@ def _copy_tables(places: Places, source: SealedDatabase, kind: str, tables: Iter
 
 def _copy_runs(places: Places) -> int:
     with closing(RunStore(places.loaded.directories.private)) as store:
-        return _copy_tables(places, store.database, run_store.KIND, RUN_TABLES)
+        return _copy_tables(places, store.database, run_rows.KIND, RUN_TABLES)
 
 
 def _copy_sessions(places: Places) -> int:
