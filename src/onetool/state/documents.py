@@ -65,7 +65,8 @@ class Documents:
         """Return all documents by name."""
         self.load()
         documents = {}
-        for name, version, content in self._database.select(LIST, self.kind):
+        rows = self._database.select(LIST, self.kind)
+        for name, version, content in rows:
             document = self._parse(name, self.open(name, version, content))
             if document is not None:
                 documents[name] = document
@@ -94,35 +95,33 @@ class Documents:
         with self._database.changing(
             self.kind, names[0], is_announced=self._is_announced
         ) as transaction:
-            rows = {name: transaction.execute(GET, (self.kind, name)).fetchone() for name in names}
-            contents = {name: self._read(name, row) for name, row in rows.items()}
-            documents = change(
-                {name: self._parse(name, content) for name, content in contents.items()}
-            )
+            versions: dict[str, int] = {}
+            contents: dict[str, bytes] = {}
+            for name in names:
+                row = transaction.execute(GET, (self.kind, name)).fetchone()
+                versions[name] = 0 if row is None else row[0]
+                contents[name] = self._read(name, row)
+            current = {name: self._parse(name, content) for name, content in contents.items()}
+            documents = change(current)
             for name, document in documents.items():
                 content = DELETED if document is None else json.dumps(document).encode()
                 if content != contents[name]:
-                    row = rows[name]
-                    version = 1 if row is None else row[0] + 1
+                    version = versions[name] + 1
                     sealed = self.seal(name, version, content)
                     transaction.execute(PUT, (self.kind, name, version, sealed))
         return documents
 
     def load(self) -> None:
-        """Load the key, before a transaction that would wait for it, and before required documents
-        are read.
-        """
+        """Load the key before transactions, which would wait for it, and required documents."""
         self._database.prepare_sealer(self._key)
 
     def seal(self, name: str, version: int, content: bytes) -> bytes:
-        return self._database.load_sealer(self._key).seal(
-            content, describe_document(self.kind, name, version)
-        )
+        sealer = self._database.load_sealer(self._key)
+        return sealer.seal(content, describe_document(self.kind, name, version))
 
     def open(self, name: str, version: int, sealed: bytes) -> bytes:
-        return self._database.load_sealer(self._key).open(
-            sealed, describe_document(self.kind, name, version)
-        )
+        sealer = self._database.load_sealer(self._key)
+        return sealer.open(sealed, describe_document(self.kind, name, version))
 
     def _read(self, name: str, row: tuple[int, bytes] | None) -> bytes:
         if row is not None:
@@ -149,9 +148,7 @@ class DocumentFile(SqliteDatabase):
         super().__init__(directory / DIRECTORY / "documents.db", SCHEMA, VERSION)
 
     def _check(self, database: "Connection") -> None:
-        """Reject views and triggers, which only somebody else adds: reading an endless view would
-        never end.
-        """
+        """Reject views and triggers, which only somebody else adds: a view may be endless."""
         if database.execute(FOREIGN_CODE).fetchone() is not None:
             raise self.damage_error("it contains views or triggers")
 

@@ -95,16 +95,15 @@ class JobSealer:
     """
 
     def __init__(self, keys: str) -> None:
-        self._sealers = [
-            Sealer(_derive(key), "ONETOOL_KEY", make_error) for key in parse_keys(keys)
-        ]
+        derived = map(_derive, parse_keys(keys))
+        self._sealers = [Sealer(key, "ONETOOL_KEY", make_error) for key in derived]
 
     def seal(self, name: str, facts: JsonMapping, body: bytes) -> bytes:
         if len(body) > MAX_BYTES:
-            raise ToolError(
-                f"the {name} is too large: a queue accepts at most {MAX_BYTES >> 20} MiB"
-            )
-        return self._sealers[0].seal(json.dumps(facts).encode() + b"\n" + body, name.encode())
+            limit = f"a queue accepts at most {MAX_BYTES >> 20} MiB"
+            raise ToolError(f"the {name} is too large: {limit}")
+        message = json.dumps(facts).encode() + b"\n" + body
+        return self._sealers[0].seal(message, name.encode())
 
     def open(self, name: str, sealed: bytes) -> tuple[JsonObject, bytes]:
         """Return facts and body.
@@ -125,7 +124,8 @@ class JobSealer:
             body = encode(redact(describe(error))).encode()
         elif isinstance(value, RawJson):
             kind = "raw"
-            body = str(redact(b"".join(value.pieces).decode(*UTF8))).encode(*UTF8)
+            text = b"".join(value.pieces).decode(*UTF8)
+            body = str(redact(text)).encode(*UTF8)
         else:
             body = encode(redact(value)).encode()
         try:
@@ -175,10 +175,11 @@ class JobRows(Jobs):
     def _add(self, request: JobRequest) -> None:
         """Add the job of a call, unless another process may have added it and did."""
         if self._maintaining is None:
-            self._maintaining = threading.Thread(
-                target=lambda: asyncio.run(self._maintain()), name="onetool-jobs", daemon=True
+            thread = threading.Thread(
+                target=self._run_maintenance, name="onetool-jobs", daemon=True
             )
-            self._maintaining.start()
+            thread.start()
+            self._maintaining = thread
         call = {
             "queue": request.queue,
             "pack": request.pack,
@@ -192,6 +193,7 @@ class JobRows(Jobs):
         # somebody could change.
         expires = time.time() + request.wait_seconds + request.seconds + CLOCK_SECONDS
         options = {
+            **request.options,
             "seconds": request.seconds,
             "is_idempotent": request.is_idempotent,
             "expires": expires,
@@ -201,9 +203,7 @@ class JobRows(Jobs):
             "queue": request.queue,
             "is_repeatable": request.is_idempotent,
             "seconds": request.wait_seconds,
-            "sealed": self._sealer.seal(
-                f"input of job {request.id}", {**request.options, **options}, body
-            ),
+            "sealed": self._sealer.seal(f"input of job {request.id}", options, body),
         }
         self._database.execute(ADD, values)
 
@@ -213,17 +213,16 @@ class JobRows(Jobs):
         if not rows and is_repeated and not request.is_idempotent:
             reason = "its job was deleted, or never reached its queue"
             raise Interrupted(f"{request.tool} was interrupted: {reason}", code="worker_lost")
-        if rows and self._sealer.open(f"input of job {request.id}", rows[0][0])[1] != body:
-            raise ToolError(f"job {request.id} is a call with other arguments")
+        for (sealed,) in rows:
+            _, stored_body = self._sealer.open(f"input of job {request.id}", sealed)
+            if stored_body != body:
+                raise ToolError(f"job {request.id} is a call with other arguments")
         return bool(rows)
 
     async def _follow(
         self, request: JobRequest, changed: asyncio.Event, on_event: Callable[[JsonMapping], object]
     ) -> _Job:
-        """Wait for the end of a job, while its messages are reported.
-
-        Raise ToolTimeout if it takes too long.
-        """
+        """Wait until a job ends, and report its messages. Raise ToolTimeout if it takes too long."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.wait_seconds
         status = "todo"
@@ -239,9 +238,8 @@ class JobRows(Jobs):
                 if not job.is_open:
                     return job
                 if (status, job.status) == ("todo", "doing"):  # its worker ends it in time
-                    deadline = (
-                        loop.time() + request.start_seconds + request.seconds + REPORT_SECONDS
-                    )
+                    work_seconds = request.start_seconds + request.seconds
+                    deadline = loop.time() + work_seconds + REPORT_SECONDS
                 status = job.status
                 pause = POLL_SECONDS
             left = deadline - loop.time()
@@ -269,20 +267,16 @@ class JobRows(Jobs):
         workers = await anyio.to_thread.run_sync(self._database.select, WORKERS, LOST_SECONDS)
         if any(name == queue for name, _ in workers):
             reason = f"all workers of the queue {queue} were busy for {request.wait_seconds:g} s"
-            raise ToolTimeout(
-                f"{request.tool} was not called: {reason}",
-                hint=f"start another worker: {start}",
-                code="queue_busy",
-            )
-        reason = f"no worker serves the queue {queue}, after {request.wait_seconds:g} s"
-        raise ToolTimeout(
-            f"{request.tool} was not called: {reason}", hint=f"start one: {start}", code="no_worker"
-        )
+            hint = f"start another worker: {start}"
+            code = "queue_busy"
+        else:
+            reason = f"no worker serves the queue {queue}, after {request.wait_seconds:g} s"
+            hint = f"start one: {start}"
+            code = "no_worker"
+        raise ToolTimeout(f"{request.tool} was not called: {reason}", hint=hint, code=code)
 
     async def _try(self, statement: str, request: JobRequest) -> None:
-        """Execute a statement, unless the database is away: the job ends by its own timeout, and is
-        deleted later.
-        """
+        """Execute a statement if the database answers: jobs time out and are deleted anyway."""
         with suppress(StorageError):
             await anyio.to_thread.run_sync(self._database.execute, statement, (request.id,))
 
@@ -295,17 +289,16 @@ class JobRows(Jobs):
             return value
         if job.status in {"cancelled", "aborted"}:
             raise Cancelled(f"{request.tool} was cancelled")
-        message = (
-            f"{request.tool} was interrupted: its worker ended during the call, which may have had"
-            " effects"
-        )
-        hint = (
-            f"check what it has done before you repeat it; `tools.{request.pack}.idempotent` lists"
-            " tools that "
-        )
-        raise Interrupted(message, hint=f"{hint}may be repeated", code="worker_lost")
+        reason = "its worker ended during the call, which may have had effects"
+        message = f"{request.tool} was interrupted: {reason}"
+        setting = f"`tools.{request.pack}.idempotent` lists tools that may be repeated"
+        hint = f"check what it has done before you repeat it; {setting}"
+        raise Interrupted(message, hint=hint, code="worker_lost")
 
     # --- all jobs ---------------------------------------------------------------------------------
+
+    def _run_maintenance(self) -> None:
+        asyncio.run(self._maintain())
 
     async def _maintain(self) -> None:
         """Recover stalled jobs and delete old ones. A thread runs only this, so that it may block."""
@@ -319,9 +312,8 @@ class JobRows(Jobs):
                 with self._database.transaction(is_durable=False) as transaction:
                     if not transaction.try_lock("jobs"):
                         continue
-                    if (
-                        now - answering_since > LOST_SECONDS
-                    ):  # workers without the database sent no heartbeats
+                    # Workers without the database sent no heartbeats.
+                    if now - answering_since > LOST_SECONDS:
                         await recover_stalled_jobs(transaction, LOST_SECONDS)
                     if now - deleted_at > DELETE_SECONDS:
                         await delete_old_jobs(transaction, self._keep_seconds)
@@ -350,9 +342,9 @@ class JobRows(Jobs):
 
 def list_queues(database: Database, names: Collection[str] = ()) -> list[QueueStatus]:
     """Return the state of these queues, and of all with open jobs or workers."""
-    counts = {
-        queue: (int(waiting), int(running)) for queue, waiting, running in database.select(OPEN)
-    }
+    counts = {}
+    for queue, waiting, running in database.select(OPEN):
+        counts[queue] = (int(waiting), int(running))
     workers: defaultdict[str, list[str]] = defaultdict(list)
     for queue, description in database.select(WORKERS, LOST_SECONDS):
         workers[queue].append(description)

@@ -43,8 +43,7 @@ RUNS = "runs"  # a kind without a generation; its notification ends with the ID 
 
 
 class Listener:
-    """Listens to a database from `start` until `close`, and reports each changed kind of state to
-    `changes`.
+    """Listens to a database from `start` until `close`, and reports changes to `changes`.
 
     A change by this process is reported when its transaction is committed, and never again.
     """
@@ -55,12 +54,8 @@ class Listener:
         self.changes = changes
         self._loaders: dict[str, list[Callback]] = {}
         self._generations: dict[str, int] = {}
-        self._own: set[tuple[str, int]] = (
-            set()
-        )  # generations that this process has made, or is making
-        self._failed: deque[str] = (
-            deque()
-        )  # kinds whose values could not be loaded after a change by this process
+        self._own: set[tuple[str, int]] = set()  # generations that this process makes or has made
+        self._failed: deque[str] = deque()  # own changes whose values could not be loaded
         self._closing = threading.Event()
         self._first = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -82,18 +77,16 @@ class Listener:
     @property
     def is_current(self) -> bool:
         """Whether the database answers, so that what is cached is not older than a few seconds."""
-        return not self.is_listening or (
-            self.problem is None and self.silent_seconds < STALE_SECONDS
-        )
+        if not self.is_listening:
+            return True
+        return self.problem is None and self.silent_seconds < STALE_SECONDS
 
     def number(self, kind: str) -> int:
         """Return a number that changes when this kind of state may have changed. Returns at once."""
         return self.changes.number(kind) if self.is_listening else time.monotonic_ns()
 
     def subscribe(self, kind: str, load: Callback) -> None:
-        """Load a value before each change is reported, and after each lost connection, in the
-        thread that reports.
-        """
+        """Call `load` in the reporting thread, before each report and after a lost connection."""
         self._loaders.setdefault(kind, []).append(load)
 
     def expect(self, announced: Generations) -> None:
@@ -101,9 +94,7 @@ class Listener:
         self._own.update(announced.items())
 
     def withdraw(self, announced: Generations) -> None:
-        """Report these generations after all: their transaction was rolled back, so others may have
-        made them.
-        """
+        """Report these generations after all: others may make them, after a rollback here."""
         self._own.difference_update(announced.items())
 
     def report_own(self, announced: Generations) -> None:
@@ -111,7 +102,9 @@ class Listener:
 
         Values that cannot be loaded now are loaded by the next poll.
         """
-        for kind in announced if self.is_listening else ():
+        if not self.is_listening:
+            return
+        for kind in announced:
             try:
                 self._report(kind)
             except StoreUnavailable:
@@ -122,10 +115,9 @@ class Listener:
         if self._threads:
             return
         self._answered_at = time.monotonic()
-        self._threads = [
-            threading.Thread(target=self._follow, name="onetool-changes", daemon=True),
-            threading.Thread(target=self._watch, name="onetool-database", daemon=True),
-        ]
+        follow = threading.Thread(target=self._follow, name="onetool-changes", daemon=True)
+        watch = threading.Thread(target=self._watch, name="onetool-database", daemon=True)
+        self._threads = [follow, watch]
         for thread in self._threads:
             thread.start()
 
@@ -156,10 +148,11 @@ class Listener:
                     connection = self._connect()
                 self._poll(connection)
                 self._wait(connection)
-            except Exception as error:  # noqa: BLE001 - the thread goes on, whatever failed
-                self.problem = (
-                    error if isinstance(error, ToolError) else self._database.unavailable(error)
-                ).message
+            except Exception as failure:  # noqa: BLE001 - the thread goes on, whatever failed
+                error = failure
+                if not isinstance(error, ToolError):
+                    error = self._database.unavailable(failure)
+                self.problem = error.message
                 self._database.is_away = True
                 if connection is not None:
                     with suppress(Exception):
@@ -180,12 +173,8 @@ class Listener:
     def _poll(self, connection: "Connection[Any]") -> None:
         with self._database.watch(connection):
             # A newer OneTool may have changed the tables.
-            version, compatible, now, generations = connection.execute(POLL).fetchone() or (
-                0,
-                0,
-                time.time(),
-                {},
-            )
+            row = connection.execute(POLL).fetchone()
+            version, compatible, now, generations = row or (0, 0, time.time(), {})
             compare_version(version, compatible, self._database.place)
             self._database.set_clock(float(now))
             if time.monotonic() - self._renewed_at >= RENEW_SECONDS:
@@ -201,12 +190,12 @@ class Listener:
 
     def _apply(self, generations: Generations) -> None:
         changed = {RUNS}  # every poll may find runs whose replica has ended
-        if self._generations:
-            changed.update(
-                kind for kind, number in generations.items() if self._is_changed(kind, number)
-            )
-        else:
+        if not self._generations:
             changed.update(generations, self._loaders)
+        else:
+            for kind, number in generations.items():
+                if self._is_changed(kind, number):
+                    changed.add(kind)
         while self._failed:
             changed.add(self._failed.popleft())
         self._generations = {"": 0, **generations}
@@ -274,16 +263,14 @@ class Leases(Owners):
         self._is_held = True
 
     def is_alive(self, owner: str) -> bool:
-        query = (
-            "SELECT seen > clock_timestamp() - make_interval(secs => ?) FROM servers WHERE id = ?"
-        )
-        found = self._database.select(query, self.SECONDS, owner)
-        return bool(found and found[0][0])
+        is_recent = "seen > clock_timestamp() - make_interval(secs => ?)"
+        query = f"SELECT {is_recent} FROM servers WHERE id = ?"  # noqa: S608 - constants
+        rows = self._database.select(query, self.SECONDS, owner)
+        return bool(rows and rows[0][0])
 
     def delete_stale(self) -> None:
-        self._database.execute(
-            "DELETE FROM servers WHERE seen < clock_timestamp() - interval '1 day'"
-        )
+        statement = "DELETE FROM servers WHERE seen < clock_timestamp() - interval '1 day'"
+        self._database.execute(statement)
 
     def close(self) -> None:
         """Give up the runs of this process. If the database is away, its lease expires."""

@@ -102,9 +102,8 @@ class HeldJob:
 
     def add_event(self, kind: str, message: str, *details: Any) -> None:
         self.event_count += 1
-        self.events.append(
-            {"number": self.event_count, "kind": kind, "message": message, "details": details}
-        )
+        event = {"kind": kind, "message": message, "details": details}
+        self.events.append({"number": self.event_count, **event})
 
     def describe(self) -> JsonObject:
         """Return what the statements recognize this delivery by."""
@@ -150,9 +149,7 @@ class ReconnectingConnector(PsycopgConnector):
 
 
 def _make_pool(check: object, **options: Any) -> AsyncConnectionPool[Any]:  # noqa: ARG001
-    """Return a pool that does not test each connection before its use: failed statements are
-    repeated.
-    """
+    """Return a pool that does not test connections: failed statements are repeated."""
     return AsyncConnectionPool(**options)
 
 
@@ -179,9 +176,8 @@ class WorkerJobs(JobManager):
         self._queues = queues
         self._redactor = redactor
         self._log = log
-        self._attempts: dict[
-            str, tuple[int, float]
-        ] = {}  # the last attempt and the expiry of each job
+        # The last attempt and the expiry of each job.
+        self._attempts: dict[str, tuple[int, float]] = {}
         self.held: dict[int | None, HeldJob] = {}
         self.on_registered: Callable[[], None] = lambda: None
 
@@ -208,9 +204,8 @@ class WorkerJobs(JobManager):
         try:
             self._open(job)
         except ToolError as error:
-            job.error = ToolError(
-                f"a worker rejected the job: {error.message}", code="job_rejected"
-            )
+            message = f"a worker rejected the job: {error.message}"
+            job.error = ToolError(message, code="job_rejected")
             raise
 
     def _open(self, job: HeldJob) -> None:
@@ -230,11 +225,8 @@ class WorkerJobs(JobManager):
         max_attempts = MAX_ATTEMPTS if job.facts["is_idempotent"] else 1
         if job.facts["queue"] != job.delivery.queue:
             raise ToolError(f"job {job.name} was sealed for another queue")
-        if (
-            job.facts["expires"] < now
-            or not job.is_open
-            or not last_attempt < attempt <= max_attempts
-        ):
+        is_due = last_attempt < attempt <= max_attempts
+        if job.facts["expires"] < now or not job.is_open or not is_due:
             raise ToolError(f"job {job.name} was executed before, or has expired")
         self._attempts[job.name] = attempt, job.facts["expires"]
 
@@ -257,24 +249,20 @@ class WorkerJobs(JobManager):
         rows = await self.connector.execute_query_all_async(FINISH, **values)
         del self.held[job.id]
         if status is Status.SUCCEEDED:
-            outcome = "ok" if held.error is None else "error"
-            counts = rows and rows[0]["counts"]
-            self._log(
-                "job.finished",
-                job=held.name,
-                tool=held.tool,
-                status=outcome if counts else "discarded",
-            )
+            outcome = "discarded"
+            if rows and rows[0]["counts"]:
+                outcome = "ok" if held.error is None else "error"
+            self._log("job.finished", job=held.name, tool=held.tool, status=outcome)
 
     async def retry_job(self, job: Job, *options: Any, **changes: Any) -> None:
         await super().retry_job(job, *options, **changes)
         del self.held[job.id]
 
     def _seal_events(self, job: HeldJob) -> bytes:
-        events = [
-            {**event, "message": self._redactor(event["message"])[:MAX_MESSAGE_CHARS]}
-            for event in job.events
-        ]
+        events = []
+        for event in job.events:
+            message = self._redactor(event["message"])[:MAX_MESSAGE_CHARS]
+            events.append({**event, "message": message})
         return self._sealer.seal(f"progress of job {job.name}", {}, json.dumps(events).encode())
 
     def _seal_result(self, job: HeldJob) -> bytes:
@@ -292,16 +280,13 @@ class TransactionConnector(BaseAsyncConnector):
             self._transaction.connection.execute(query, arguments)
 
     async def execute_query_all_async(self, query: Any, **arguments: Any) -> list[JsonObject]:
-        with (
-            self._transaction.watch(),
-            self._transaction.connection.cursor(row_factory=dict_row) as cursor,
-        ):
+        connection = self._transaction.connection
+        with self._transaction.watch(), connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(query, arguments).fetchall()
 
 
 async def recover_stalled_jobs(transaction: Statements, lost_seconds: float) -> None:
-    """Return the jobs of workers that ended to their queues, or give them up if they must not be
-    repeated.
+    """Return jobs of dead workers to their queues; those that must not be repeated fail.
 
     Somebody could change in the database whether a job may be repeated: a worker looks into its
     sealed input too.
@@ -315,7 +300,8 @@ async def recover_stalled_jobs(transaction: Statements, lost_seconds: float) -> 
 
 
 async def delete_old_jobs(transaction: Statements, keep_seconds: float) -> None:
-    await JobManager(TransactionConnector(transaction)).delete_old_jobs(
+    manager = JobManager(TransactionConnector(transaction))
+    await manager.delete_old_jobs(
         nb_hours=keep_seconds / 3600,  # type: ignore[arg-type]  # its statement accepts parts of hours
         include_failed=True,
         include_cancelled=True,

@@ -190,14 +190,12 @@ class Recorder:
         if not records:
             return True
         try:
-            self.database.write(
-                lambda tables: insert_records(tables, records, self._clock(), self.redact)
-            )
+            now = self._clock()
+            self.database.write(lambda tables: insert_records(tables, records, now, self.redact))
         except ToolError as error:
             self.problem = f"cannot write statistics to {self.database.place}: {error.message}"
-            for record in (
-                records
-            ):  # code and values would take too much memory while the file cannot be written
+            # Code and values would take too much memory while the file cannot be written.
+            for record in records:
                 if isinstance(record, CallRecord | RunRecord):
                     record.values = None
                 if isinstance(record, RunRecord):
@@ -220,10 +218,7 @@ class Recorder:
                 self._sweep.repeat()
 
     def _prune(self, tables: Transaction) -> bool:
-        """Delete old rows for a limited time; the next write continues.
-
-        Return whether all were deleted.
-        """
+        """Delete old rows for a limited time. Return False if the next write must continue."""
         now = self._clock()
         before = now - self.keep_days * DAY
         limits = {**self._max_rows, "before": before, "rows": PRUNE_ROWS}
@@ -246,20 +241,20 @@ def insert_records(
     calls = [record for record in records if isinstance(record, CallRecord)]
     runs = [record for record in records if isinstance(record, RunRecord)]
     tables.executemany(_insert_into("calls", CALL_COLUMNS), _read_rows(calls, CALL_COLUMNS))
-    tables.executemany(
-        INSERT_RUN.format(insert=_insert_into("runs", RUN_COLUMNS)), _read_rows(runs, RUN_COLUMNS)
-    )
-    values = [
-        (call.run_id, call.call_id, call.values, call.at)
-        for call in calls
-        if call.values is not None
-    ]
-    values += [(run.id, 0, run.values, run.at) for run in runs if run.values is not None]
-    tables.executemany(details.INSERT_DETAIL, (details.build_row(*row, redact) for row in values))
-    failures = (record for record in records if isinstance(record, FailureRecord))
-    tables.executemany(
-        details.COUNT_FAILURE, (details.build_failure_row(failure, redact) for failure in failures)
-    )
+    insert_run = INSERT_RUN.format(insert=_insert_into("runs", RUN_COLUMNS))
+    tables.executemany(insert_run, _read_rows(runs, RUN_COLUMNS))
+    detail_rows = []
+    for call in calls:
+        if call.values is not None:
+            row = details.build_row(call.run_id, call.call_id, call.values, call.at, redact)
+            detail_rows.append(row)
+    for run in runs:
+        if run.values is not None:
+            detail_rows.append(details.build_row(run.id, 0, run.values, run.at, redact))
+    tables.executemany(details.INSERT_DETAIL, detail_rows)
+    failures = [record for record in records if isinstance(record, FailureRecord)]
+    failure_rows = [details.build_failure_row(failure, redact) for failure in failures]
+    tables.executemany(details.COUNT_FAILURE, failure_rows)
     rollup.add_spending(tables, runs)
     uses = ((record.tool, 1, record.at) for record in records if isinstance(record, UseRecord))
     tables.executemany(COUNT_USE, uses)
@@ -285,35 +280,25 @@ def _read_rows(
     records: Iterable[CallRecord | RunRecord], columns: Sequence[str]
 ) -> Iterator[JsonObject]:
     for record in records:
-        yield {
-            name: details.to_column(
-                getattr(record, name), MAX_TEXT_CHARS.get(name, details.MAX_NAME_CHARS)
-            )
-            for name in columns
-        }
+        row = {}
+        for name in columns:
+            max_chars = MAX_TEXT_CHARS.get(name, details.MAX_NAME_CHARS)
+            row[name] = details.to_column(getattr(record, name), max_chars)
+        yield row
 
 
 def _insert_session(tables: Transaction, record: SessionRecord) -> None:
     tokens = {details.to_column(name): count for name, count in record.definitions.items()}
     catalog = _digest(tokens)
-    tables.executemany(
-        INSERT_DEFINITION, ((catalog, name, count) for name, count in tokens.items())
-    )
-    row = (
-        record.session,
-        record.agent,
-        catalog,
-        sum(tokens.values()),
-        record.own_tokens,
-        record.at,
-    )
+    definitions = [(catalog, name, count) for name, count in tokens.items()]
+    tables.executemany(INSERT_DEFINITION, definitions)
+    total = sum(tokens.values())
+    row = (record.session, record.agent, catalog, total, record.own_tokens, record.at)
     tables.execute(INSERT_SESSION, tuple(map(details.to_column, row)))
 
 
 def _digest(tokens: Mapping[Any, int]) -> str:
-    """Return the same digest for the same tools, so that a catalog is stored once for many
-    sessions.
-    """
+    """Return a digest of the tools, so that a catalog is stored once for many sessions."""
     from hashlib import sha256
 
     return sha256(repr(sorted(tokens.items())).encode()).hexdigest()[:16]
