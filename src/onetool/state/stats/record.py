@@ -243,14 +243,9 @@ def insert_records(
     tables.executemany(_insert_into("calls", CALL_COLUMNS), _read_rows(calls, CALL_COLUMNS))
     insert_run = INSERT_RUN.format(insert=_insert_into("runs", RUN_COLUMNS))
     tables.executemany(insert_run, _read_rows(runs, RUN_COLUMNS))
-    detail_rows = []
-    for call in calls:
-        if call.values is not None:
-            row = details.build_row(call.run_id, call.call_id, call.values, call.at, redact)
-            detail_rows.append(row)
-    for run in runs:
-        if run.values is not None:
-            detail_rows.append(details.build_row(run.id, 0, run.values, run.at, redact))
+    values = [(call.run_id, call.call_id, call.values, call.at) for call in calls if call.values]
+    values += [(run.id, 0, run.values, run.at) for run in runs if run.values]
+    detail_rows = [details.build_row(*row, redact) for row in values]
     tables.executemany(details.INSERT_DETAIL, detail_rows)
     failures = [record for record in records if isinstance(record, FailureRecord)]
     failure_rows = [details.build_failure_row(failure, redact) for failure in failures]
