@@ -113,7 +113,7 @@ def render_commands() -> Lines:
         yield from _wrap_paragraph(" ".join(part.split()))
         yield ""
     for name, summary in command_line.COMMANDS.items():
-        yield from _render_command(name, summary, command_line.command(name)[0])
+        yield from _render_command(name, summary, command_line.make_parser(name))
 
 
 def _render_command(name: str, summary: str, parser: argparse.ArgumentParser) -> Lines:

@@ -21,7 +21,7 @@ import yaml
 from tests.postgres_support import get_database
 from tests.state_support import ResultStore, open_media
 
-from onetool.cli.main import command
+from onetool.cli.main import load_command, parse, run
 from onetool.errors import StorageError, ToolError
 from onetool.runs.results.blobs import Media
 from onetool.runs.results.store import StoredResults
@@ -342,8 +342,7 @@ class TokenKind(BaseKind):
     def write(self, key: str) -> str:
         environment = patch.dict(os.environ, {"HOME": str(self.store)})
         with environment, contextlib.redirect_stdout(io.StringIO()):
-            parser, run = command("token")
-            run(parser.parse_args(["create", key, "--json"]))
+            run(load_command("token"), parse("token", ["create", key, "--json"]))
         return key
 
     def read(self, name: str) -> bool:

@@ -32,7 +32,7 @@ from tests.support import (
     run_cli,
 )
 
-from onetool.admin.permission_check import UNLIMITED
+from onetool.admin.agents import UNLIMITED
 from onetool.core.tool import tool
 from onetool.util.context import ToolContext
 from onetool.util.token_ids import hash_token

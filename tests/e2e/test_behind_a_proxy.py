@@ -19,7 +19,7 @@ from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure, eventually, get_texts as texts
 from tests.ui_support import open_page, screenshot_directory
 
-from onetool.server.http.throttle import MAX_FAILURES
+from onetool.server.http.request_checks import MAX_FAILURES
 from onetool.util.token_ids import hash_token
 
 GUIDE = ROOT / "docs" / "guide" / "6-run-it-for-a-team.md"

@@ -494,7 +494,8 @@ def test_unusual_characters_are_printed_in_any_locale(tmp_path: Path) -> None:
 
 
 CRASH = (
-    "import sys; from onetool.cli import main, tools; tools.main = lambda _: {}['odd'];"
+    "import sys; from onetool.cli import main, tools; from onetool.cli.command import"
+    " Command; tools.COMMANDS['tools'] = Command('', main=lambda _: {}['odd']);"
     " sys.exit(main.main(['tools']))"
 )
 

@@ -24,7 +24,7 @@ from tests.disk_support import mount_disk
 from tests.support import RawClient
 
 from onetool.processes import daemon_connection
-from onetool.server.daemon.handshake import NotServed, _check_confinement
+from onetool.server.daemon.applications import NotServed, _check_confinement
 
 CLIENTS = 10
 IMPATIENT = (

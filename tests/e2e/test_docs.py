@@ -33,7 +33,7 @@ from tests.runs_support import answer_in_terminal
 from tests.support import TIMEOUT_SECONDS, App, environment, eventually
 
 from onetool.app import OneTool
-from onetool.cli.main import command
+from onetool.cli.main import make_parser
 from onetool.cli.serve import PORT
 from onetool.runs.tool_loader import load_builtin_tools
 from onetool.settings.clients import client_servers, text_files
@@ -497,7 +497,7 @@ def check_test_paths(words: list[str]) -> None:
 
 def check_login(words: list[str]) -> None:
     """Parse the options. It would wait for a person."""
-    command(words[1])[0].parse_args(words[2:])
+    make_parser(words[1]).parse_args(words[2:])
 
 
 ONLY_CHECKED: dict[str, Callable[[list[str]], Any]] = {

@@ -23,7 +23,7 @@ from tests.rest_support import ServedApp, get_error_code, make_client, raw, serv
 from tests.support import PROGRAM, TIMEOUT_SECONDS, configure, environment, eventually
 
 from onetool.server.http import http_server, timeouts
-from onetool.server.http.body_limit import IMPORTS, MAX_BODY_BYTES, MAX_IMPORT_BYTES
+from onetool.server.http.json_body import IMPORTS, MAX_BODY_BYTES, MAX_IMPORT_BYTES
 from onetool.server.http.timeouts import ConnectionLimiter
 from onetool.settings.model import RunLimits
 from onetool.util.logging import Log

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tests.support import PROGRAM, TIMEOUT_SECONDS, App, configure, environment
 from onetool import tool
 from onetool.app import OneTool
 from onetool.cli import remote, tools as tools_command
-from onetool.cli.main import COMMANDS, command, main
+from onetool.cli.main import COMMANDS, main, make_parser
 from onetool.cli.remote import STDERR, STDOUT, NotRemote, RemoteOutput
 from onetool.cli.terminal import CLEAR_LINE
 from onetool.settings.settings_reader import examine_settings, read_settings
@@ -323,7 +323,7 @@ def list_commands() -> Iterator[str]:
     """Yield the commands, and their actions, from their parsers."""
     for name in COMMANDS:
         yield name
-        for action in command(name)[0]._actions:
+        for action in make_parser(name)._actions:
             if action.nargs == argparse.PARSER:
                 yield from (f"{name} {word}" for word in action.choices or ())
 
@@ -451,7 +451,8 @@ def test_an_internal_error_is_logged(app: App, monkeypatch: pytest.MonkeyPatch) 
     async def fail(*_: object) -> int:
         raise KeyError("odd")
 
-    monkeypatch.setattr(tools_command, "execute", fail)
+    failing = replace(tools_command.COMMANDS["tools"], execute=fail)
+    monkeypatch.setitem(tools_command.COMMANDS, "tools", failing)
     log = app.onetool.directories.user / "logs" / "onetool.log"
     expected = f"onetool: internal error: KeyError: 'odd'\nonetool: see {log} for details\n"
     status, printed, errors = execute(app, "tools")

@@ -4,7 +4,6 @@ Each operation of the OpenAPI document is sent without a token and with a token 
 three policies. Its body is empty and the things that it names do not exist, so it changes nothing.
 """
 
-import argparse
 import json
 import re
 from collections import defaultdict
@@ -17,7 +16,7 @@ import pytest
 from tests.rest_support import serve_process
 from tests.support import TIMEOUT_SECONDS, configure
 
-from onetool.cli.main import COMMANDS, load_command, make_parser
+from onetool.cli.main import COMMANDS, make_parser
 from onetool.util.token_ids import SCOPES, hash_token
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
@@ -123,7 +122,7 @@ def render_commands() -> Iterator[str]:
     yield "| command | acts for |"
     yield "|---|---|"
     for name in COMMANDS:
-        parser = make_parser(name, load_command(name), argparse.ArgumentParser)
+        parser = make_parser(name)
         options = {
             option: action.metavar for action in parser._actions for option in action.option_strings
         }

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from tests.support import App, open_app
 
-from onetool.admin.action import READ, WRITE
-from onetool.admin.person import Person
-from onetool.cli.main import COMMANDS, COMMANDS as SENT, can_be_remote, load_command
+from onetool.admin.action import READ, WRITE, Person
+from onetool.cli.main import COMMANDS, load_command
+from onetool.processes.daemon_client import SHARED_COMMANDS
 from onetool.server.http.route_table import ACTION_ROUTES, build_actions
 from onetool.util.token_ids import SCOPES
 
@@ -106,23 +107,40 @@ def test_the_command_line_can_do_what_rest_can(app: App) -> None:
 
 
 def test_each_other_command_calls_the_function_of_a_route() -> None:
-    sources = {name: inspect.getsource(load_command(name)) for name in COMMANDS}
     names = {route.action.name for route in ACTION_ROUTES}
-    assert {
-        name for name, source in sources.items() if names.isdisjoint(find_imports(source))
-    } == ONLY_COMMANDS
+    assert {name for name in COMMANDS if names.isdisjoint(find_imports(name))} == ONLY_COMMANDS
 
 
-def find_imports(source: str) -> set[str]:
-    """Return the names that code takes from the modules of `onetool.admin`."""
-    return {
-        alias.name
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("onetool.admin")
-        for alias in node.names
+def find_imports(name: str) -> set[str]:
+    """Return what the functions of a command import from the modules of `onetool.admin`."""
+    command = load_command(name)
+    first = command.add_arguments or command.execute or command.main
+    assert first is not None
+    tree = ast.parse(inspect.getsource(sys.modules[first.__module__]))
+    functions = {node.name: node for node in tree.body if hasattr(node, "name")}
+    steps = [
+        step.__name__ for step in (command.add_arguments, command.execute, command.main) if step
+    ]
+    imports: set[str] = set()
+    while steps:
+        function = functions.pop(steps.pop(), None)
+        for node in ast.walk(function) if function is not None else ():
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("onetool.admin"):
+                imports |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Name):
+                steps.append(node.id)
+    return imports
+
+
+def test_commands_that_the_client_sends_may_run_in_the_shared_server() -> None:
+    for name in SHARED_COMMANDS:
+        command = load_command(name)
+        assert (command.main, command.is_guarded) == (None, False), name
+    only_here = {
+        name for name in COMMANDS if name not in SHARED_COMMANDS and load_command(name).main is None
     }
-
-
-def test_the_client_sends_exactly_the_commands_that_may_run_in_the_shared_server() -> None:
-    modules = {name: load_command(name) for name in COMMANDS}
-    assert set(SENT) == {name for name, module in modules.items() if can_be_remote(module)}
+    assert only_here == {
+        *("approve", "reject", "snippets"),  # a person decides
+        "login",  # in the browser of this machine
+        "disconnect",  # a server does not ask itself
+    }

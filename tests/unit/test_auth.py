@@ -16,11 +16,18 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from onetool.server.http.auth import ANONYMOUS, SECURITY_HEADERS, AuthMiddleware, get_agent
-from onetool.server.http.body_limit import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
 from onetool.server.http.errors import ApiError
-from onetool.server.http.request_checks import MAX_HEAD_BYTES, Bind, find_client_address
+from onetool.server.http.json_body import MAX_BODY_BYTES, MAX_IMPORT_BYTES, BodyLimiter
+from onetool.server.http.request_checks import (
+    MAX_ACCEPTED,
+    MAX_FAILURES,
+    MAX_HEAD_BYTES,
+    WINDOW_SECONDS,
+    AuthThrottle,
+    Bind,
+    find_client_address,
+)
 from onetool.server.http.sessions import CSRF_HEADER, SESSION_SECONDS, BrowserSessions
-from onetool.server.http.throttle import MAX_ACCEPTED, MAX_FAILURES, WINDOW_SECONDS, AuthThrottle
 from onetool.settings.access import Auth, Token, TokenSet, new_token
 from onetool.settings.paths import Directories
 from onetool.state.counters import MAX_NAMES, Counters

@@ -17,7 +17,7 @@ import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
 from deploy.local.topology import render_nginx
 
-from onetool.cli.main import command
+from onetool.cli.main import make_parser
 from onetool.cli.serve import PORT
 from onetool.server.http.auth import PUBLIC_PATHS
 from onetool.settings import load
@@ -162,7 +162,7 @@ def test_variables_commands_probes_and_ports_are_those_of_the_product() -> None:
     )
     assert sorted({words[0] for words in commands}) == ["serve", "store", "worker"]
     for name, *arguments in commands:
-        options = command(name)[0].parse_args(arguments)
+        options = make_parser(name).parse_args(arguments)
         queues = {
             pack["queue"]: DEPLOY / "packs" / name for name, pack in SETTINGS["tools"].items()
         }

@@ -10,8 +10,7 @@ from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from tests.support import TIMEOUT_SECONDS
 
-from onetool.server.http.joined_writes import MAX_HELD_BYTES
-from onetool.server.http.timeouts import ConnectionLimiter, TimeoutProtocol
+from onetool.server.http.timeouts import MAX_HELD_BYTES, ConnectionLimiter, TimeoutProtocol
 
 REQUEST = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

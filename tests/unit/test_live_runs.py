@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from onetool.admin.person import Person
+from onetool.admin.action import Person
 from onetool.admin.runs import build_details
 from onetool.core.bus.bus import ToolBus
 from onetool.core.bus.events import MAX_COMMAND_CHARS, RUN, CallFinished, RunFinished

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from onetool.admin.person import Person
+from onetool.admin.action import Person
 from onetool.admin.rights import check_rights
 from onetool.admin.server_changes import ServerChanges
 from onetool.admin.tokens import TokenDraft, create_token, revoke_token

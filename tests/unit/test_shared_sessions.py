@@ -12,8 +12,8 @@ from tests.postgres_support import get_database
 from tests.replicas_support import KEY
 from tests.support import eventually
 
-from onetool.server.http.credential import RequestCredential, identify_issuer
 from onetool.server.http.errors import ApiError
+from onetool.server.http.live_tokens import RequestCredential, identify_issuer
 from onetool.server.http.sessions import CSRF_HEADER, BrowserSessions
 from onetool.settings.access import Issuer
 from onetool.state.opening import open_postgres

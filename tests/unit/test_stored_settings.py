@@ -13,7 +13,7 @@ import pytest
 from tests.postgres_support import PostgresServer, get_database, get_settings
 
 from onetool.admin import settings_edits
-from onetool.admin.person import Person
+from onetool.admin.action import Person
 from onetool.admin.rights import check_rights
 from onetool.admin.server_changes import ServerChanges
 from onetool.app import OneTool

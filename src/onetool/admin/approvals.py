@@ -1,6 +1,4 @@
-"""List the calls that wait for a person, and decide about them: one rule for REST and the command
-line.
-"""
+"""Calls and snippets that wait for a person: one rule for REST and the command line."""
 
 import time
 from typing import Annotated, Literal
@@ -8,18 +6,21 @@ from typing import Annotated, Literal
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError
-from onetool.admin.model import MAX_NUMBER, ApiModel
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import MAX_NUMBER, AdminError, ApiModel, Time
+from onetool.admin.precondition import compute_etag
 from onetool.admin.recorded_calls import Approval, list_waiting
 from onetool.app import OneTool
 from onetool.errors import ArgumentError, CallRejected
 from onetool.runs.questions import MAX_COUNT, MAX_SECONDS, OUTCOMES, TOOL_PATTERN, make_grants
+from onetool.state.document_kinds import SavedSnippet
 from onetool.state.run_records import CallState, Decision, Grant
+from onetool.util.invisible import escape_invisible
+from onetool.util.text import quote
+from onetool.util.time_format import in_utc
+from onetool.util.token_ids import ADMIN, APPROVE
 from onetool_child.json_types import JsonObject
 
-SCOPE = "approve"
 PLACES = {"cli": "cli", "http": "ui"}  # of `approvals.via`, by transport
 
 
@@ -74,8 +75,8 @@ class DecisionResponse(ApiModel):
 @action(
     "GET /api/approvals",
     "Runs whose calls wait",
-    SCOPE,
-    "reading approvals",
+    needs=APPROVE,
+    purpose="reading approvals",
     watches="runs",
 )
 async def list_approvals(app: OneTool, person: Person) -> ApprovalList:
@@ -86,8 +87,8 @@ async def list_approvals(app: OneTool, person: Person) -> ApprovalList:
 @action(
     "POST /api/approvals/{runID}",
     "The decided calls",
-    SCOPE,
-    "approving calls",
+    needs=APPROVE,
+    purpose="approving calls",
     command="onetool approve",
     errors=("not_waiting",),
 )
@@ -138,3 +139,102 @@ def plan_grants(app: OneTool, run_id: str, request: DecisionRequest) -> tuple[Gr
             calls, grant.tool, grant.arguments, grant.varying, count=grant.count, expires=expires
         )
     return tuple(grants)
+
+
+# --- snippets -------------------------------------------------------------------------------------
+
+
+class SavedSnippetInfo(ApiModel):
+    name: str
+    agent: str = Field(description="Agent that saved it")
+    description: str
+    params: JsonObject = Field(description="Defaults of the parameters")
+    body: str
+    run: str = Field(description="Run that it was made from")
+    saved: Time
+    accepted_by: str = Field(description="Who accepted it for all agents; empty if nobody did")
+    digest: str = Field(description="Identifies the snippet as it is shown")
+
+
+class SavedSnippetList(ApiModel):
+    snippets: list[SavedSnippetInfo]
+
+
+class SnippetAcceptance(ApiModel):
+    digest: str = Field(description="`digest` of the snippet when it was shown")
+
+
+@action("GET /api/snippets", "Saved snippets", needs=APPROVE, purpose="reading saved snippets")
+async def list_snippets(app: OneTool, person: Person) -> SavedSnippetList:
+    """List snippets that agents saved."""
+    snippets = await run_in_thread(app.state.snippets.list_all)
+    return SavedSnippetList(snippets=[*map(describe, snippets)])
+
+
+@action(
+    "POST /api/snippets/{agent}/{name}/accept",
+    "The accepted snippet",
+    needs=APPROVE,
+    purpose="accepting saved snippets",
+    command="onetool snippets accept",
+    errors=("precondition_failed",),
+)
+async def accept_snippet(
+    app: OneTool, person: Person, agent: str, name: str, body: SnippetAcceptance
+) -> SavedSnippetInfo:
+    """Let all agents use a saved snippet."""
+    snippet = await run_in_thread(find_snippet, app, agent, name)
+    async with person.changing(app, "snippet.accepted", [snippet.name]):
+        is_same = describe(snippet).digest == body.digest
+        if not is_same or not await run_in_thread(_accept, app, snippet, person.name):
+            message = f"${snippet.name} was changed meanwhile; nothing was accepted"
+            raise AdminError(
+                "precondition_failed", message, {"name": snippet.name}, hint="run the command again"
+            )
+    return describe(await run_in_thread(find_snippet, app, agent, name))
+
+
+@action(
+    "DELETE /api/snippets/{agent}/{name}", "Deleted", needs=ADMIN, purpose="deleting saved snippets"
+)
+async def delete_snippet(app: OneTool, person: Person, agent: str, name: str) -> None:
+    """Delete a saved snippet."""
+    snippet = await run_in_thread(find_snippet, app, agent, name)
+    async with person.changing(app, "snippet.deleted", [snippet.name], frees_space=True):
+        await run_in_thread(app.state.snippets.delete, agent, snippet.name)
+
+
+def find_snippet(app: OneTool, agent: str, name: str) -> SavedSnippet:
+    """Return a saved snippet, whose name may begin with $."""
+    name = name.removeprefix("$")
+    for snippet in app.state.snippets.list_all():
+        if (snippet.agent, snippet.name) == (agent, name):
+            return snippet
+    message = f"agent {agent} has no saved snippet {quote(name)}"
+    raise AdminError(
+        "not_found", message, {"name": name}, hint="list them with `onetool snippets list`"
+    )
+
+
+def describe(snippet: SavedSnippet) -> SavedSnippetInfo:
+    return SavedSnippetInfo(
+        name=snippet.name,
+        agent=snippet.agent,
+        description=escape_invisible(snippet.description),
+        params=dict(snippet.params),
+        body=escape_invisible(snippet.body),
+        run=snippet.run,
+        saved=in_utc(snippet.at, "seconds"),
+        accepted_by=snippet.accepted_by,
+        digest=compute_etag(
+            [snippet.name, snippet.description, dict(snippet.params), snippet.body]
+        ),
+    )
+
+
+def _accept(app: OneTool, snippet: SavedSnippet, by: str) -> bool:
+    """Accept a snippet unless it has changed.
+
+    One that is accepted by the same person stays as it is.
+    """
+    return app.state.snippets.accept(snippet, by) or snippet in app.state.snippets.list_all()

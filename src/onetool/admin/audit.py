@@ -7,16 +7,23 @@ from typing import Literal
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError
-from onetool.admin.model import SIZE_DESCRIPTION, ApiModel, Moments, Query, Size, Time, absent
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import (
+    SIZE_DESCRIPTION,
+    AdminError,
+    ApiModel,
+    Moments,
+    Query,
+    Size,
+    Time,
+    absent,
+)
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.state.audit_records import AuditFilter, AuditPage
+from onetool.util.token_ids import ADMIN
 from onetool_child.json_types import JsonMapping, JsonObject
 
-SCOPE = "admin"
 PURPOSE = "reading the audit log"
 EXPORT_RECORDS = 500
 POSITION = re.compile(r"[0-9]{1,20}(:[0-9]{1,18})?", re.ASCII)
@@ -61,12 +68,7 @@ class AuditList(ApiModel):
     next_page_token: str | None = absent(None, "Token of the next page, if there is one")
 
 
-@action(
-    "GET /api/audit",
-    "Records, newest first",
-    SCOPE,
-    PURPOSE,
-)
+@action("GET /api/audit", "Records, newest first", needs=ADMIN, purpose=PURPOSE)
 async def list_records(app: OneTool, person: Person, query: AuditPageQuery) -> AuditList:
     """List the audit log."""
     if query.page_token and not POSITION.fullmatch(query.page_token):
@@ -79,10 +81,7 @@ async def list_records(app: OneTool, person: Person, query: AuditPageQuery) -> A
 
 
 @action(
-    "GET /api/audit/export",
-    "Records, newest first, one per line",
-    SCOPE,
-    PURPOSE,
+    "GET /api/audit/export", "Records, newest first, one per line", needs=ADMIN, purpose=PURPOSE
 )
 async def export_records(
     app: OneTool,

@@ -315,28 +315,28 @@ def _check_members(archive: tarfile.TarFile, source: Path) -> dict[str, tarfile.
 
     Raise ValueError unless they are exactly those of its manifest.
     """
-    found: dict[str, tarfile.TarInfo] = {}
+    members: dict[str, tarfile.TarInfo] = {}
     for member in archive:
         path = PurePosixPath(member.name)
-        if not member.isreg() or path.is_absolute() or ".." in path.parts or member.name in found:
+        if not member.isreg() or path.is_absolute() or ".." in path.parts or member.name in members:
             raise ValueError(f"unexpected entry {member.name!r}")
-        found[member.name] = member
-        if len(found) > MAX_FILES:
+        members[member.name] = member
+        if len(members) > MAX_FILES:
             raise ValueError("too many files")
-    manifest = found.pop(MANIFEST)
+    manifest = members.pop(MANIFEST)
     if manifest.size > MAX_MANIFEST_BYTES:
         raise ValueError("the manifest is too large")
     data = json.loads(archive.extractfile(manifest).read())  # type: ignore[union-attr]  # a regular file
     if data["format"] != FORMAT:
         raise ValueError("unknown format")
     check_version(data.get("version"), VERSION, source)
-    if set(found) != set(data["files"]):
+    if set(members) != set(data["files"]):
         raise ValueError("files are missing or were added")
-    for name, member in found.items():
+    for name, member in members.items():
         digest = hashlib.file_digest(archive.extractfile(member), "sha256")  # type: ignore[arg-type]  # a regular file
         if digest.hexdigest() != data["files"][name]:
             raise ValueError(f"{name!r} was changed")
-    return found
+    return members
 
 
 def _extract(

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.admin.errors import AdminError
+from onetool.admin.model import AdminError
 from onetool.app import OneTool
 from onetool.core.names import python_name
 from onetool.core.tool import RegistryEntry, Tool
@@ -27,6 +27,7 @@ MAX_SEARCHES = (
     3  # of one query, because a tool that is enabled or disabled meanwhile may be missing
 )
 PROCESS = os.urandom(4).hex()  # other replicas do not have the versions of this process
+REFRESH_SECONDS = 2.0  # for servers whose tools were never listed
 
 
 def get_kind(tool: Tool) -> Kind:
@@ -45,9 +46,7 @@ async def read_version(app: OneTool) -> str:
 
 
 def get_version(app: OneTool) -> str:
-    """Return a text that changes with the tools, and when some are enabled or disabled: a number
-    after a prefix.
-    """
+    """Return a text that changes whenever tools change or are enabled or disabled."""
     return f"{PROCESS}-{app.registry.version}"
 
 
@@ -181,3 +180,12 @@ def _unknown_tool_error(name: str, message: str = "") -> AdminError:
     It reveals no other names to agents limited to some tools.
     """
     return AdminError("not_found", message or f"no tool {name!r}", {"name": name})
+
+
+# --- refresh --------------------------------------------------------------------------------------
+
+
+async def refresh_tools(app: OneTool) -> None:
+    """Update the set of tools. Slow servers finish in the background."""
+    if not await app.registry.refresh_within(REFRESH_SECONDS):
+        await app.bundles.refresh()  # it follows the servers

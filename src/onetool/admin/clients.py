@@ -5,18 +5,16 @@ from typing import Literal
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Time
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import AdminError, ApiModel, Time
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.processes.daemon_connection import ask_daemon
 from onetool.util.http_clients import HttpClient
 from onetool.util.time_format import in_utc
+from onetool.util.token_ids import ADMIN
 from onetool_child.json_types import JsonObject
 
-SCOPE = "admin"
 CHANGE = "clients"  # in the stream of events
 
 
@@ -41,10 +39,7 @@ class DisconnectedClient(ApiModel):
 
 
 @action(
-    "GET /api/clients",
-    "Connected clients",
-    SCOPE,
-    "reading the connected clients",
+    "GET /api/clients", "Connected clients", needs=ADMIN, purpose="reading the connected clients"
 )
 async def list_clients(app: OneTool, person: Person) -> ConnectedClientList:
     """List connected clients."""
@@ -55,8 +50,8 @@ async def list_clients(app: OneTool, person: Person) -> ConnectedClientList:
 @action(
     "DELETE /api/clients/{clientID}",
     "The client was disconnected",
-    SCOPE,
-    "disconnecting clients",
+    needs=ADMIN,
+    purpose="disconnecting clients",
     errors=("not_connected",),
 )
 async def disconnect_client(app: OneTool, person: Person, client_id: str) -> DisconnectedClient:
@@ -100,9 +95,7 @@ async def _list_local(app: OneTool, person: Person) -> list[ConnectedClientInfo]
 
 
 async def _ask(person: Person, question: JsonObject) -> JsonObject:
-    """Return the reply of the shared server; nothing over REST if it does not answer, which health
-    reports.
-    """
+    """Return the shared server's reply; over REST, nothing if it does not answer."""
     try:
         return await run_in_thread(ask_daemon, question) or {}
     except (TimeoutError, OSError) as error:

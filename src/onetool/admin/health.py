@@ -6,12 +6,11 @@ from typing import Annotated
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import ConfigDict, Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError, raising
-from onetool.admin.model import ApiModel, Count, Finding
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import AdminError, ApiModel, Count, Finding, raising
 from onetool.app import OneTool
 from onetool.sources.checks.disk import apply_fix
+from onetool.util.token_ids import ADMIN
 
 
 class RegistryHealth(ApiModel):
@@ -56,8 +55,8 @@ async def show_health(app: OneTool, person: Person) -> Health:
 @action(
     "POST /api/health/fixes",
     "What was done",
-    "admin",
-    "making fixes",
+    needs=ADMIN,
+    purpose="making fixes",
     errors=("not_found",),
 )
 async def make_fix(

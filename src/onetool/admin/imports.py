@@ -1,35 +1,41 @@
-"""Import of OpenAPI documents and archives, and export of archives.
+"""Import of OpenAPI documents and archives, what bundles still need, and export of archives.
 
 A bundle is imported completely or not at all.
 """
 
+import re
+from collections.abc import Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.action import READ, WRITE, action
-from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Count, Flag, Query
-from onetool.admin.person import Person
+from onetool.admin.action import READ, WRITE, Person, action
+from onetool.admin.model import AdminError, ApiModel, Count, Flag, Query, raising
 from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
-from onetool.admin.secrets import SecretUseInfo
+from onetool.admin.secrets import SecretUseInfo, SecretUseKey, plan_secret_uses
+from onetool.admin.settings import HostChanges, plan_hosts
+from onetool.admin.settings_edits import EditQuery, edit
 from onetool.admin.stored_tools import may_see
 from onetool.app import OneTool
 from onetool.errors import NetworkError, ToolTimeout
 from onetool.net import HostRules
 from onetool.net.client import Request
+from onetool.settings.planned_edit import PlannedEdit, check_secret_name
+from onetool.settings.settings_editor import SettingsEditor
 from onetool.sources.bundles import BundleStore, archive, importer
 from onetool.sources.bundles.imported import BundleImport, keep_disabled, list_missing_hosts
 from onetool.sources.bundles.importer import BundleDifference, ImportResult, UpdateOptions
 from onetool.sources.bundles.model import Bundle
 from onetool.util.context import Permission
+from onetool.util.token_ids import ADMIN
 from onetool_child.json_types import JsonObject
 
 MAX_BYTES = 64 << 20
 FETCH_SECONDS = 30.0
+HOST = re.compile(r"[\w.:\[\]-]+")  # no references such as ${NAME}
 
 
 class ImportQuery(Query):
@@ -90,7 +96,7 @@ class ImportedBundle(ApiModel):
 @action(
     "POST /api/import",
     "The updated bundle, or the difference, and the remaining steps",
-    WRITE,
+    needs=WRITE,
     errors=("slug_taken",),
     created="The new bundle and the remaining steps",
 )
@@ -204,7 +210,7 @@ class ExportedBundle(ApiModel):
     secrets: list[str]
 
 
-@action("GET /api/bundles/{bundleID}/export", "ZIP archive", READ)
+@action("GET /api/bundles/{bundleID}/export", "ZIP archive", needs=READ)
 async def export_bundle(app: OneTool, person: Person, bundle_id: str) -> ExportedBundle:
     """Export a bundle as a ZIP archive."""
     context = person.open_context(app)
@@ -242,3 +248,84 @@ def _check_slug_is_free(store: BundleStore, slug: str) -> None:
         details = {"slug": slug, "bundleID": existing.id, "suggestion": free}
         hint = f"add new versions to it with ?update=true, or use another slug: ?name={free}"
         raise AdminError("slug_taken", f"bundle '{slug}' already exists", details, hint=hint)
+
+
+# --- requirements ---------------------------------------------------------------------------------
+
+
+class RequirementsBody(ApiModel):
+    """Hosts and secrets that imported tools need. Values of secrets are stored and never shown."""
+
+    hosts: Annotated[
+        list[str], Field(max_length=100, description="Hosts to add to http.allowedHosts")
+    ] = Field(default=[])
+    secrets: Annotated[
+        dict[str, Annotated[str, Field(min_length=1, max_length=20_000)]],
+        Field(max_length=100, description="Values by the names of secrets"),
+    ] = Field(default={})
+    secret_uses: Annotated[
+        list[SecretUseKey],
+        Field(max_length=100, description="Secrets that tools may send; needs scope `owner`"),
+    ] = Field(default=[])
+
+
+class RequirementsResult(ApiModel):
+    hosts: list[str] = Field(description="Hosts that were added")
+    secrets: list[str] = Field(description="Names of secrets that were stored")
+    difference: str = Field(description="Difference of the settings file")
+
+
+@action(
+    "POST /api/requirements",
+    "What was added",
+    needs=ADMIN,
+    purpose="allowing hosts and storing secrets",
+    errors=("read_only", "duplicate"),
+)
+async def add_requirements(
+    app: OneTool, person: Person, body: RequirementsBody
+) -> RequirementsResult:
+    """Allow hosts and store secrets of imported tools."""
+    _check_names(body)
+    uses = [use.to_use() for use in body.secret_uses]
+
+    def plan(editor: SettingsEditor) -> PlannedEdit:
+        _reject_known(app, body.secrets, editor)
+        changes = plan_secret_uses(editor, uses, is_allowed=True)
+        if body.hosts:
+            changes.append(plan_hosts(app, editor, HostChanges(add=body.hosts)))
+        names = dict.fromkeys([*body.hosts, *body.secrets, *(use.name for use in uses)])
+        return editor.plan("requirements.add", changes, secrets=body.secrets, names=names)
+
+    edited = await edit(app, person, plan, EditQuery())
+    return RequirementsResult(
+        hosts=body.hosts, secrets=list(body.secrets), difference=edited.difference
+    )
+
+
+def _reject_known(app: OneTool, secrets: Mapping[str, str], editor: SettingsEditor) -> None:
+    missing = app.bundles.list_missing_secrets(secrets)
+    stored = editor.list_secrets()
+    for name in secrets:
+        if name in stored or name not in missing:
+            hint = f"onetool secret set {name}"
+            raise AdminError(
+                "duplicate",
+                f"the secret {name} exists and is not replaced",
+                {"name": name},
+                hint=hint,
+            )
+
+
+def _check_names(body: RequirementsBody) -> None:
+    for name in body.secrets:
+        with raising("invalid", name=name):
+            check_secret_name(name)
+    for host in body.hosts:
+        if not HOST.fullmatch(host):
+            raise AdminError(
+                "invalid",
+                f"invalid host {host!r}",
+                {"host": host},
+                hint="use a host without wildcards",
+            )

@@ -1,13 +1,13 @@
-"""The models of what people send and get.
+"""The models of what people send and get, and the errors that they can get.
 
-They validate input, serialize output and define the OpenAPI schemas.
-
-Names are snake_case here and camelCase in JSON over REST. A response has every field, except
-`absent` fields that are empty. A command prints the fields by their own names.
+Models validate input, serialize output and define the OpenAPI schemas. Names are snake_case here
+and camelCase in JSON over REST. A response has every field, except `absent` fields that are empty.
+A command prints the fields by their own names.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from operator import not_
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic.json_schema import GenerateJsonSchema
 
-from onetool.admin.errors import AdminError
+from onetool.errors import StorageError, ToolError
 from onetool.sources.bundles import rules
 from onetool.sources.bundles.model import Id, Tag, check_depth, to_bundle_error
 from onetool.util.text import describe_problem
@@ -220,3 +220,28 @@ class PageResponse(ApiModel):
     next_page_token: str = absent(
         description="Send as pageToken with the same filters to get the next page"
     )
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+class AdminError(ToolError):
+    """An error with a code of `onetool.server.http.errors.STATUS`. REST shows the details."""
+
+    type = "admin_error"
+
+    def __init__(
+        self, code: str, message: str, details: JsonMapping | None = None, *, hint: str = ""
+    ) -> None:
+        super().__init__(message, code=code, hint=hint, details=dict(details or {}))
+
+
+@contextmanager
+def raising(code: str, **details: Any) -> Iterator[None]:
+    """Give errors of the block this code, unless they have one for REST."""
+    try:
+        yield
+    except (AdminError, StorageError):
+        raise
+    except ToolError as error:
+        raise AdminError(code, error.message, details, hint=error.hint) from None

@@ -5,14 +5,11 @@ from functools import partial
 
 from anyio.to_thread import run_sync as run_in_thread
 
-from onetool.admin.action import WRITE, action
-from onetool.admin.catalog import CatalogFilter, Kind, ToolCatalog, get_kind
-from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Count, Finding, absent
-from onetool.admin.person import Person
+from onetool.admin.action import WRITE, Person, action
+from onetool.admin.catalog import CatalogFilter, Kind, ToolCatalog, get_kind, refresh_tools
+from onetool.admin.model import AdminError, ApiModel, Count, Finding, absent
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.stored_tools import SwitchBody
-from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
 from onetool.core.names import python_name
 from onetool.errors import BundleError
@@ -47,12 +44,7 @@ async def list_packs(app: OneTool, person: Person) -> PackList:
     return PackList(packs=[packs[name] for name in sorted(packs)])
 
 
-@action(
-    "GET /api/packs/{name}",
-    "The pack",
-    errors=("permission_denied",),
-    has_etag=True,
-)
+@action("GET /api/packs/{name}", "The pack", errors=("permission_denied",), has_etag=True)
 async def get_pack(app: OneTool, person: Person, name: str) -> PackInfo:
     """Get a pack."""
     packs = await _list_visible(app, person)
@@ -67,11 +59,7 @@ async def get_pack(app: OneTool, person: Person, name: str) -> PackInfo:
 
 
 @action(
-    "PATCH /api/packs/{name}",
-    "The pack",
-    WRITE,
-    errors=("bundle_disabled",),
-    sends_etag=True,
+    "PATCH /api/packs/{name}", "The pack", needs=WRITE, errors=("bundle_disabled",), sends_etag=True
 )
 async def set_pack_enabled(
     app: OneTool,
@@ -145,9 +133,7 @@ def _list_bundles(app: OneTool) -> list[Bundle]:
 
 
 def _add_bundle(packs: dict[str, PackInfo], bundle: Bundle, *, sees_all: bool) -> None:
-    """Add a bundle, unless a pack of another kind has its name. /tools/bundles can still change
-    such a bundle.
-    """
+    """Add a bundle, unless a pack of another kind already has its name."""
     if bundle.slug not in packs and sees_all:
         packs[bundle.slug] = PackInfo(
             name=bundle.slug, kind="bundle", source=f"bundle:{bundle.slug}"

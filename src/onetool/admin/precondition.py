@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from onetool.admin.errors import AdminError
+from onetool.admin.model import AdminError
 from onetool_child.data import text
 
 ANY = "*"
@@ -39,17 +39,13 @@ class Precondition:
     unexpected: Collection[str] = ()
 
     def find_failed(self, tag: str | None) -> str:
-        """Return the header whose condition does not hold for a thing with this ETag; None if it
-        does not exist.
-        """
+        """Return the header whose condition fails for this ETag; None means nothing exists."""
         if self.expected and not _is_among(tag, self.expected):
             return "If-Match"
         return "If-None-Match" if _is_among(tag, self.unexpected) else ""
 
     def check(self, current: Any) -> None:
-        """Raise if the condition does not hold for a thing, which is JSON or has a method
-        `as_json`, or None.
-        """
+        """Raise if the condition fails for JSON, an object with `as_json`, or None."""
         tag = (
             None
             if current is None

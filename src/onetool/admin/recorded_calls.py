@@ -157,9 +157,7 @@ def _show_arguments(call: DurableCall, redact: Redactor) -> JsonObject:
 
 
 def _make_unique(name: str, others: Collection[str]) -> str:
-    """Return the name, with a number if another one looks the same, so that neither hides the
-    other.
-    """
+    """Return the name, with a number if another one looks the same and would hide it."""
     number = 1
     unique = name
     while unique in others:

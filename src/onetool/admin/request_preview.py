@@ -11,10 +11,8 @@ from typing import Any
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field, ValidationError
 
-from onetool.admin.action import WRITE, action
-from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, absent
-from onetool.admin.person import Person
+from onetool.admin.action import WRITE, Person, action
+from onetool.admin.model import AdminError, ApiModel, absent
 from onetool.app import OneTool
 from onetool.core.foreign_schema import ForeignSchema, check_in_process
 from onetool.core.schema import ANY_OBJECT
@@ -48,7 +46,7 @@ class PreviewBody(ApiModel):
     args: JsonObject = Field(default_factory=dict)
 
 
-@action("POST /api/request-preview", "The first request of the call", WRITE)
+@action("POST /api/request-preview", "The first request of the call", needs=WRITE)
 async def preview_request(_app: OneTool, _person: Person, call: PreviewBody) -> RequestView:
     """Show the request that an HTTP tool would send, without sending it."""
     return await run_in_thread(_build, call)

@@ -186,9 +186,7 @@ def _check_secrets(planned: PlannedEdit) -> Iterator[str]:
 
 
 def _check_references(planned: PlannedEdit) -> Iterator[str]:
-    """Yield new references to secrets or environment variables, which a server by URL would
-    receive.
-    """
+    """Yield new references to secrets or variables, which a remote server would get."""
     moved = {
         each
         for item in planned.items
@@ -197,11 +195,12 @@ def _check_references(planned: PlannedEdit) -> Iterator[str]:
     for edit in planned.files:
         source = str(edit.before.path)
         old, new = (yaml_edit.parse_mapping(text, source) for text in (edit.before.text, edit.text))
-        known = {*_list_references(old), *moved}  # an edit in the store copies the entry of a file
+        # An edit in the store copies the entry of a file.
+        old_references = {*_list_references(old), *moved}
         for place, name in _list_references(new):
             is_known = name in planned.before.secrets or name in planned.before.environment
             is_new_secret = planned.secrets.get(name) is not None and not is_known
-            if (place, name) not in known and not is_new_secret:
+            if (place, name) not in old_references and not is_new_secret:
                 yield f"it refers to {name}"
 
 
@@ -215,7 +214,7 @@ def _list_references(
         for value in data:
             yield from _list_references(value, place)
     elif isinstance(data, str):
-        yield from ((place, found[1]) for found in _REFERENCE.finditer(data))
+        yield from ((place, match[1]) for match in _REFERENCE.finditer(data))
 
 
 def _find_changes(old: Any, new: Any) -> set[str]:
@@ -226,8 +225,7 @@ def _find_changes(old: Any, new: Any) -> set[str]:
 
 
 def list_wider_settings(agent: Agent, bound: Agent, directories: Directories) -> list[str]:
-    """Return the settings by which an agent may do more than `bound`, or something else; empty if
-    it may not.
+    """Return the settings that let an agent do more than `bound`, or something else.
 
     `clients` are not compared: they say who uses the agent, not what it may do.
     """

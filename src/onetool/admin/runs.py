@@ -1,31 +1,32 @@
-"""List runs, show what they did, and export them: those of this application and, for people who see
-all, its neighbors.
+"""Runs: list them, show what they did, export them, and read their stored results.
 
+They are those of this application and, for people who see all, its neighbors;
 `onetool.runs.live_runs` says where they are.
 """
 
 import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field, WithJsonSchema
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError
+from onetool.admin.action import Person, action
 from onetool.admin.model import (
     SIZE_DESCRIPTION,
+    AdminError,
     ApiModel,
     Count,
+    Flag,
     Milliseconds,
     Moments,
+    Number,
     Query,
     Size,
     Time,
     absent,
 )
-from onetool.admin.person import Person
 from onetool.admin.recorded_calls import (
     RecordedCall,
     find_run,
@@ -37,6 +38,8 @@ from onetool.admin.statistics import flush_all, list_states, read
 from onetool.app import OneTool
 from onetool.errors import ToolError, ToolNotFound
 from onetool.runs.live_runs import AllRuns, merge, to_ms
+from onetool.runs.results.window import Unit
+from onetool.sources.bundles.model import is_none
 from onetool.state.run_records import OPEN, RunRecord, RunState, StoredValues
 from onetool.state.stats import history
 from onetool.state.stats.history import Position, RunFilter, StateGroup
@@ -48,6 +51,10 @@ from onetool_child.json_types import JsonObject
 ERROR_LINE = re.compile(r"^  line ([0-9]{1,6})\b", re.MULTILINE)
 POSITION = re.compile(r"([0-9.e+-]{1,40})_([!-~]{1,300})", re.ASCII)
 NO_VALUES = StoredValues()
+DEFAULT_LINES = 100
+MAX_LINES = 10_000
+MAX_CHARACTERS = 1_000_000
+MISSING_REASONS = ("not_found", "expired")
 
 
 class RunFilterQuery(Query):
@@ -323,3 +330,77 @@ def build_details(
         message=values.error,
         error_line=int(line[1]) if line else None,
     )
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+class WindowQuery(Query):
+    offset: Number = Field(default=1, description="First line, character or match, counted from 1")
+    limit: Number = Field(
+        default=DEFAULT_LINES, description="Maximum number of lines, characters or matches"
+    )
+    search: str = Field(default="", description="Regular expression; with fuzzy=true, words")
+    fuzzy: Flag = Field(default=False, description="Rank lines by similarity")
+    ignore_case: Flag = Field(default=False, description="Ignore case")
+    unit: Unit = Field(default="auto", description="Unit of offset and limit")
+
+
+class ResultWindow(ApiModel):
+    lines: list[str]
+    total_lines: Count
+    returned: Count
+    offset: Count
+    has_more: bool
+    matched_lines: Count | None = Field(default=None, exclude_if=is_none)
+    positions: list[int] | None = Field(default=None, exclude_if=is_none)
+    unit: Literal["chars"] | None = absent(None)
+    total_chars: Count | None = Field(default=None, exclude_if=is_none)
+
+
+class StoredMedium(NamedTuple):
+    content: bytes
+    mime_type: str
+
+
+@action("GET /api/results/{handle}", "Part of the result", is_redacted=False)
+async def read_result(
+    app: OneTool, person: Person, handle: str, query: WindowQuery
+) -> ResultWindow:
+    """Read part of a stored result."""
+
+    def read() -> ResultWindow:
+        window = app.results.window(
+            handle,
+            query.offset,
+            min(query.limit, MAX_CHARACTERS if query.unit == "chars" else MAX_LINES),
+            query.search,
+            query.fuzzy,
+            unit=query.unit,
+            ignore_case=query.ignore_case,
+            agent=person.agent_name,
+            token_id=person.token_id,
+        )
+        return ResultWindow.model_validate(window)
+
+    try:
+        return await run_in_thread(read)
+    except ToolError as error:
+        if error.fields.get("reason") in MISSING_REASONS:
+            raise _missing() from None
+        raise AdminError("invalid", error.message) from None
+
+
+@action("GET /api/media/{handle}", "File content")
+async def read_medium(app: OneTool, person: Person, handle: str) -> StoredMedium:
+    """Get an image or audio file."""
+    try:
+        return StoredMedium(
+            *await run_in_thread(app.media.get, handle, person.agent_name, person.token_id)
+        )
+    except ToolError:
+        raise _missing() from None
+
+
+def _missing() -> AdminError:
+    return AdminError("not_found", "unknown or expired handle", hint="run the call again")

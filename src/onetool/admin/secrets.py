@@ -3,22 +3,21 @@
 Values are never returned.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel
-from onetool.admin.person import Person
-from onetool.admin.secret_users import SecretUserInfo, map_secret_users
+from onetool.admin.action import Person, action
+from onetool.admin.model import AdminError, ApiModel
 from onetool.admin.settings_edits import EditQuery, EditResult, check_editable, edit, open_editor
 from onetool.app import OneTool
-from onetool.errors import ToolError
+from onetool.errors import BundleError, ToolError
+from onetool.settings.layers import format_path
 from onetool.settings.planned_edit import ItemChange, PlannedEdit, check_secret_name
+from onetool.settings.sections import Loc
 from onetool.settings.settings_editor import SettingsEditor
 from onetool.sources.bundles.rules import check_slug
 from onetool.sources.bundles.stored_tools import (
@@ -30,6 +29,54 @@ from onetool.sources.bundles.stored_tools import (
 from onetool.util.token_ids import ADMIN, OWNER
 
 MAX_VALUE_CHARS = 1_000_000
+Kind = Literal["server", "pack", "bundle", "setting"]
+
+
+SecretUser = tuple[Kind, str]
+
+
+class SecretUserInfo(ApiModel):
+    kind: Kind
+    name: str = Field(description="Name, or the path of the setting")
+
+
+async def map_secret_users(app: OneTool) -> dict[str, list[SecretUserInfo]]:
+    """Return what uses each secret, by the name of the secret."""
+    await app.extensions.refresh()
+    uses = {*_list_settings(app), *_list_packs(app), *await _list_bundles(app)}
+    users: dict[str, list[SecretUserInfo]] = {}
+    for secret, (kind, name) in sorted(uses):
+        users.setdefault(secret, []).append(SecretUserInfo(kind=kind, name=name))
+    return users
+
+
+async def _list_bundles(app: OneTool) -> list[tuple[str, SecretUser]]:
+    try:
+        await app.bundles.refresh()
+        uses = await run_in_thread(app.bundles.list_secret_uses)
+    except BundleError:  # the store cannot be read; the health check reports that
+        return []
+    return [(use.name, ("bundle", use.bundle)) for use in uses]
+
+
+def _list_settings(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
+    for name, places in app.live_settings.loaded.references.items():
+        yield from ((name, _describe_setting(place)) for place in places)
+
+
+def _describe_setting(place: Loc) -> SecretUser:
+    match place:
+        case ("servers", name, *_):
+            return "server", str(name)
+        case ("tools", name, *_):
+            return "pack", str(name)
+    return "setting", format_path(place)
+
+
+def _list_packs(app: OneTool) -> Iterator[tuple[str, SecretUser]]:
+    configured = {pack: settings.secrets for pack, settings in app.settings.tools.items()}
+    for pack, names in (*configured.items(), *app.extensions.declared_secrets.items()):
+        yield from ((name, ("pack", pack)) for name in names)
 
 
 class SecretInfo(ApiModel):
@@ -71,8 +118,8 @@ class SecretValue(ApiModel):
 @action(
     "GET /api/secrets",
     "Names of secrets",
-    ADMIN,
-    "reading names of secrets",
+    needs=ADMIN,
+    purpose="reading names of secrets",
     errors=("read_only",),
 )
 async def list_secrets(app: OneTool, person: Person) -> SecretList:
@@ -92,12 +139,7 @@ async def list_secrets(app: OneTool, person: Person) -> SecretList:
     )
 
 
-@action(
-    "PUT /api/secrets/{name}",
-    "The change",
-    ADMIN,
-    "setting secrets",
-)
+@action("PUT /api/secrets/{name}", "The change", needs=ADMIN, purpose="setting secrets")
 async def set_secret(
     app: OneTool,
     person: Person,
@@ -124,12 +166,7 @@ async def set_secret(
     return edited.model_copy(update={"notes": notes})
 
 
-@action(
-    "PUT /api/secret-uses",
-    "The change",
-    OWNER,
-    "allowing tools to send secrets",
-)
+@action("PUT /api/secret-uses", "The change", needs=OWNER, purpose="allowing tools to send secrets")
 async def set_secret_use(
     app: OneTool, person: Person, query: EditQuery, body: SecretUseInfo
 ) -> EditResult:
@@ -164,12 +201,7 @@ def plan_secret_uses(
     return [ItemChange(SECTION, bundle, entry) for bundle, entry in entries.items()]
 
 
-@action(
-    "DELETE /api/secrets/{name}",
-    "The change",
-    ADMIN,
-    "deleting secrets",
-)
+@action("DELETE /api/secrets/{name}", "The change", needs=ADMIN, purpose="deleting secrets")
 async def delete_secret(
     app: OneTool, person: Person, name: str, query: EditQuery, *, directory: Path | None = None
 ) -> EditResult:

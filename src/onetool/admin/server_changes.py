@@ -1,6 +1,4 @@
-"""Changes of servers: adding them by their settings or from a client's configuration, with secrets
-in secrets.yaml.
-"""
+"""Changes of servers: add them by settings or from a client's file, with their secrets."""
 
 import pkgutil
 from collections.abc import Mapping
@@ -46,9 +44,7 @@ def read_target(
     env: Mapping[str, str],
     editor: SettingsEditor | None = None,
 ) -> ImportTarget:
-    """Return the state of a settings directory, or of the store that the editor edits, before an
-    import.
-    """
+    """Return the settings to edit, from a directory or from the store."""
     editor = editor or SettingsEditor(directories, env)
     servers: JsonObject = {}
     known: dict[str, str] = {}
@@ -93,13 +89,13 @@ class ServerChanges:
         """Plan to add one server with these settings."""
         self._check_new(name)
         launch = {key: value for key, value in settings.items() if key in LAUNCH_KEYS}
-        found = ClientServers(self._directories.config_path(self._directory), {name: launch})
+        servers = ClientServers(self._directories.config_path(self._directory), {name: launch})
         rest = {key: value for key, value in settings.items() if key not in LAUNCH_KEYS}
-        return _require_servers(self.plan_import([found], rest))
+        return _require_servers(self.plan_import([servers], rest))
 
     def plan_import(
         self,
-        found: list[ClientServers],
+        sources: list[ClientServers],
         rest: JsonMapping | None = None,
         *,
         inline_secrets: bool = False,
@@ -108,11 +104,11 @@ class ServerChanges:
 
         With `rest`, further settings of the only one, it must be new.
         """
-        count = sum(len(each.servers) for each in found)
+        count = sum(len(source.servers) for source in sources)
         if count > MAX_SERVERS:  # each of them is added to the text, which is parsed again
             raise ToolError(f"cannot add {count} servers at once (maximum {MAX_SERVERS})")
         target = read_target(self._directories, self._directory, self._env, self._editor)
-        result = import_servers(found, target, inline_secrets=inline_secrets)
+        result = import_servers(sources, target, inline_secrets=inline_secrets)
         result.servers = {name: {**entry, **(rest or {})} for name, entry in result.servers.items()}
         for name in result.servers if rest is not None else ():
             self._check_new(name)

@@ -8,10 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError, raising
-from onetool.admin.model import ApiModel, Count
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import AdminError, ApiModel, Count, raising
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.server_changes import SERVERS, PlannedServers, ServerChanges
 from onetool.admin.settings_edits import (
@@ -111,12 +109,7 @@ class AcceptedPins(ApiModel):
     accepted: dict[str, str] = Field(description="Differences by tool")
 
 
-@action(
-    "GET /api/servers",
-    "The configured servers",
-    APPROVE,
-    "reading servers",
-)
+@action("GET /api/servers", "The configured servers", needs=APPROVE, purpose="reading servers")
 async def list_servers(app: OneTool, person: Person) -> ServerList:
     """List upstream servers and their states."""
     names = list(app.settings.servers)
@@ -127,23 +120,13 @@ async def list_servers(app: OneTool, person: Person) -> ServerList:
     )
 
 
-@action(
-    "GET /api/servers/{name}",
-    "The server",
-    APPROVE,
-    "reading servers",
-)
+@action("GET /api/servers/{name}", "The server", needs=APPROVE, purpose="reading servers")
 async def get_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     """Get an upstream server."""
     return await _get_details(app, name)
 
 
-@action(
-    "POST /api/servers",
-    "The change",
-    ADMIN,
-    "adding servers",
-)
+@action("POST /api/servers", "The change", needs=ADMIN, purpose="adding servers")
 async def add_servers(
     app: OneTool,
     person: Person,
@@ -191,12 +174,7 @@ async def edit_servers(
     return planned[-1], edited
 
 
-@action(
-    "PATCH /api/servers/{name}",
-    "The change",
-    ADMIN,
-    "changing servers",
-)
+@action("PATCH /api/servers/{name}", "The change", needs=ADMIN, purpose="changing servers")
 async def change_server(
     app: OneTool,
     person: Person,
@@ -215,12 +193,7 @@ async def change_server(
     return await edit_entry(app, person, kind, change, query, precondition=precondition)
 
 
-@action(
-    "DELETE /api/servers/{name}",
-    "The change",
-    ADMIN,
-    "removing servers",
-)
+@action("DELETE /api/servers/{name}", "The change", needs=ADMIN, purpose="removing servers")
 async def remove_server(
     app: OneTool,
     person: Person,
@@ -234,12 +207,7 @@ async def remove_server(
     return await edit_entry(app, person, "servers.remove", change, query, precondition=precondition)
 
 
-@action(
-    "POST /api/servers/{name}/start",
-    "The server",
-    ADMIN,
-    "starting servers",
-)
+@action("POST /api/servers/{name}/start", "The server", needs=ADMIN, purpose="starting servers")
 async def start_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     """Start an upstream server."""
     upstream = _begin(app, person, "server.start", name)
@@ -252,12 +220,7 @@ async def start_server(app: OneTool, person: Person, name: str) -> ServerDetails
     return await _get_details(app, name)
 
 
-@action(
-    "POST /api/servers/{name}/stop",
-    "The server",
-    ADMIN,
-    "stopping servers",
-)
+@action("POST /api/servers/{name}/stop", "The server", needs=ADMIN, purpose="stopping servers")
 async def stop_server(app: OneTool, person: Person, name: str) -> ServerDetails:
     """Stop an upstream server."""
     await _begin(app, person, "server.stop", name).stop()
@@ -267,8 +230,8 @@ async def stop_server(app: OneTool, person: Person, name: str) -> ServerDetails:
 @action(
     "POST /api/servers/{name}/accept",
     "The accepted differences",
-    ADMIN,
-    "accepting changed tools",
+    needs=ADMIN,
+    purpose="accepting changed tools",
     command="onetool servers accept",
     errors=("definitions_changed",),
 )

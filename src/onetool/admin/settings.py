@@ -6,10 +6,8 @@ from pathlib import Path
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Time, absent
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import AdminError, ApiModel, Time, absent
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.settings_edits import (
     EditQuery,
@@ -63,8 +61,8 @@ class AllowedHostsEntry(AllowedHosts):
 @action(
     "GET /api/settings/history",
     "The last changes, newest first",
-    APPROVE,
-    "reading changes of settings",
+    needs=APPROVE,
+    purpose="reading changes of settings",
     watches="settings",
 )
 async def list_changes(app: OneTool, person: Person) -> SettingsHistory:
@@ -84,8 +82,8 @@ def _read_history(app: OneTool) -> SettingsHistory:
 @action(
     "POST /api/settings/history/{changeID}/undo",
     "The change",
-    ADMIN,
-    "undoing changes of settings",
+    needs=ADMIN,
+    purpose="undoing changes of settings",
 )
 async def undo_change(app: OneTool, person: Person, change_id: str, query: EditQuery) -> EditResult:
     """Undo a change of the settings."""
@@ -104,8 +102,8 @@ async def undo_change(app: OneTool, person: Person, change_id: str, query: EditQ
 @action(
     "GET /api/settings/hosts",
     "The hosts",
-    ADMIN,
-    "reading settings",
+    needs=ADMIN,
+    purpose="reading settings",
     errors=("read_only",),
 )
 async def list_hosts(app: OneTool, person: Person) -> AllowedHostsEntry:
@@ -115,12 +113,7 @@ async def list_hosts(app: OneTool, person: Person) -> AllowedHostsEntry:
     return AllowedHostsEntry(hosts=list(app.settings.http.allowed_hosts), etag=item.etag)
 
 
-@action(
-    "PUT /api/settings/hosts",
-    "The change",
-    ADMIN,
-    "changing hosts",
-)
+@action("PUT /api/settings/hosts", "The change", needs=ADMIN, purpose="changing hosts")
 async def set_hosts(
     app: OneTool,
     person: Person,
@@ -136,12 +129,7 @@ async def set_hosts(
     )
 
 
-@action(
-    "PATCH /api/settings/hosts",
-    "The change",
-    ADMIN,
-    "changing hosts",
-)
+@action("PATCH /api/settings/hosts", "The change", needs=ADMIN, purpose="changing hosts")
 async def change_hosts(
     app: OneTool,
     person: Person,

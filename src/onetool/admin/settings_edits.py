@@ -14,9 +14,8 @@ import anyio
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.errors import AdminError
-from onetool.admin.model import ApiModel, Flag, Query
-from onetool.admin.person import Person, check_settings
+from onetool.admin.action import Person, check_settings
+from onetool.admin.model import AdminError, ApiModel, Flag, Query
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.admin.rights import check_rights
 from onetool.app import OneTool
@@ -205,9 +204,7 @@ def merge_patch(old: Any, patch: Any) -> Any:
 async def find_entries(
     app: OneTool, section: str, names: Iterable[str]
 ) -> dict[str, SettingsEntry]:
-    """Return entries of the settings, without values if a program passed them, or if they cannot be
-    read.
-    """
+    """Return settings entries; without values if a program passed them."""
     return await run_in_thread(_find_entries, app, section, tuple(names))
 
 

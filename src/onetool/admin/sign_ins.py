@@ -4,10 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from onetool.admin.action import action
-from onetool.admin.errors import raising
-from onetool.admin.model import ApiModel, Query
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import ApiModel, Query, raising
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.net.oauth.credential import Identity
@@ -62,8 +60,8 @@ class ServerSignInList(ApiModel):
 @action(
     "GET /api/sign-ins",
     "The servers that can be signed in to",
-    APPROVE,
-    "reading sign-ins",
+    needs=APPROVE,
+    purpose="reading sign-ins",
 )
 async def list_sign_ins(
     app: OneTool, person: Person, *, of_all_agents: bool = False
@@ -99,8 +97,8 @@ async def describe_sign_in(app: OneTool, identity: Identity) -> ServerSignIn:
 @action(
     "DELETE /api/sign-ins/{name}",
     "Whether there was a sign-in",
-    APPROVE,
-    "signing out of servers",
+    needs=APPROVE,
+    purpose="signing out of servers",
 )
 async def sign_out(app: OneTool, person: Person, name: str, query: SignOutQuery) -> SignOut:
     """Sign out of a server."""

@@ -7,10 +7,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints, 
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field, create_model
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError, raising
-from onetool.admin.model import ApiModel, Count, Query, Time, absent
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import AdminError, ApiModel, Count, Query, Time, absent, raising
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.state.stats import details, rollup

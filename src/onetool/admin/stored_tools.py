@@ -9,14 +9,14 @@ from typing import Annotated, Any, ClassVar, Self
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import AliasChoices, ConfigDict, Field, WithJsonSchema
 
-from onetool.admin.action import READ, WRITE, action
-from onetool.admin.errors import AdminError
+from onetool.admin.action import READ, WRITE, Person, action
 from onetool.admin.model import (
     BUNDLE_IDS,
     DEFAULT_PAGE_SIZE,
     LIST_DESCRIPTION,
     MAX_PAGE_SIZE,
     SIZE_DESCRIPTION,
+    AdminError,
     Flag,
     Ids,
     PageQuery,
@@ -24,7 +24,6 @@ from onetool.admin.model import (
     Size,
     Tags,
 )
-from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition
 from onetool.app import OneTool
 from onetool.core.names import python_name
@@ -128,7 +127,7 @@ class FoundToolPage(PageResponse):
 # --- bundles --------------------------------------------------------------------------------------
 
 
-@action("GET /tools/bundles", "A page of bundles", READ)
+@action("GET /tools/bundles", "A page of bundles", needs=READ)
 async def list_bundles(app: OneTool, _person: Person, query: BundlesQuery) -> BundlePage:
     """List bundles."""
     page = await app.bundles.read(
@@ -142,7 +141,7 @@ async def list_bundles(app: OneTool, _person: Person, query: BundlesQuery) -> Bu
     return BundlePage(bundles=page.items, next_page_token=page.next_token or "")
 
 
-@action("GET /tools/bundles/{bundleID}", "The bundle", READ)
+@action("GET /tools/bundles/{bundleID}", "The bundle", needs=READ)
 async def get_bundle(app: OneTool, _person: Person, bundle_id: str) -> Bundle:
     """Get a bundle."""
     return await app.bundles.read(lambda store: store.get_bundle(bundle_id))
@@ -151,7 +150,7 @@ async def get_bundle(app: OneTool, _person: Person, bundle_id: str) -> Bundle:
 @action(
     "PUT /tools/bundles/{bundleID}",
     "The bundle was replaced",
-    WRITE,
+    needs=WRITE,
     errors=("builtin_read_only", "slug_taken", "duplicate"),
     created="The bundle was created",
 )
@@ -184,12 +183,7 @@ async def put_bundle(
     return bundle, is_new
 
 
-@action(
-    "PATCH /tools/bundles/{bundleID}",
-    "The bundle",
-    WRITE,
-    errors=("builtin_read_only",),
-)
+@action("PATCH /tools/bundles/{bundleID}", "The bundle", needs=WRITE, errors=("builtin_read_only",))
 async def set_bundle_enabled(
     app: OneTool,
     person: Person,
@@ -217,7 +211,7 @@ async def set_bundle_enabled(
 @action(
     "DELETE /tools/bundles/{bundleID}",
     "Deleted",
-    WRITE,
+    needs=WRITE,
     errors=("builtin_read_only", "bundle_not_empty"),
 )
 async def delete_bundle(
@@ -230,7 +224,7 @@ async def delete_bundle(
         await app.bundles.write(lambda store: store.delete_bundle(bundle_id, precondition.check))
 
 
-@action(WRITE)
+@action(needs=WRITE)
 async def delete_bundle_with_tools(app: OneTool, person: Person, bundle_id: str) -> list[str]:
     """Delete a bundle with all its tools, and return what was deleted."""
     async with person.changing(app, "bundle.deleted", [bundle_id], frees_space=True) as facts:
@@ -250,7 +244,7 @@ async def delete_bundle_with_tools(app: OneTool, person: Person, bundle_id: str)
 # --- tools ----------------------------------------------------------------------------------------
 
 
-@action("GET /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}", "The tool", READ)
+@action("GET /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}", "The tool", needs=READ)
 async def get_tool(
     app: OneTool, person: Person, bundle_id: str, tool_slug: str, version: str
 ) -> StoredToolView:
@@ -271,7 +265,7 @@ async def find_tool(app: OneTool, bundle_id: str, tool_slug: str, version: str) 
 @action(
     "PUT /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}",
     "The tool was created",
-    WRITE,
+    needs=WRITE,
     status=201,
     errors=("builtin_read_only", "bundle_disabled", "duplicate"),
 )
@@ -309,7 +303,7 @@ async def put_tool(
 @action(
     "PATCH /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}",
     "The tool",
-    WRITE,
+    needs=WRITE,
     errors=("builtin_read_only", "bundle_disabled"),
 )
 async def set_version_enabled(
@@ -340,7 +334,7 @@ async def set_version_enabled(
 @action(
     "DELETE /tools/bundles/{bundleID}/tools/{toolSlug}/version/{version}",
     "Deleted",
-    WRITE,
+    needs=WRITE,
     errors=("builtin_read_only",),
 )
 async def delete_tool(
@@ -363,7 +357,7 @@ async def delete_tool(
 # --- all bundles ----------------------------------------------------------------------------------
 
 
-@action("GET /tools/tools /tools", "A page of tools", READ)
+@action("GET /tools/tools /tools", "A page of tools", needs=READ)
 async def list_tools(app: OneTool, person: Person, query: StoredToolsQuery) -> StoredToolPage:
     """List the tools of all bundles."""
 
@@ -380,7 +374,7 @@ async def list_tools(app: OneTool, person: Person, query: StoredToolsQuery) -> S
     return StoredToolPage(tools=tools, next_page_token=token)
 
 
-@action("GET /tools/tools/search /tools/search", "Matching tools, best first", READ)
+@action("GET /tools/tools/search /tools/search", "Matching tools, best first", needs=READ)
 async def search_tools(app: OneTool, person: Person, query: StoredSearchQuery) -> FoundToolPage:
     """Search the tools of all bundles."""
 
@@ -399,9 +393,7 @@ async def _fill_page(
     query: StoredQuery,
     fetch: Callable[[BundleStore, int, str | None], Page[Any]],
 ) -> tuple[list[Any], str]:
-    """Return a full page of the tools to show, reading further pages if needed, and the token of
-    the next page.
-    """
+    """Return a full page of visible tools, from several pages if needed, and the next token."""
     context = person.open_context(app)
     await app.discover(set())  # loads functions without waiting for upstream servers
 
@@ -434,9 +426,7 @@ def may_see(context: ToolContext, stored: StoredTool) -> bool:
 def _make_check(
     app: OneTool, person: Person, switch: JsonMapping, precondition: Precondition
 ) -> Callable[[Bundle | StoredTool | None], None]:
-    """Return a function that raises if a bundle or tool must not be changed, or not be enabled by
-    its names.
-    """
+    """Return a function that raises if a bundle or tool must not be changed or enabled."""
 
     def check(current: Bundle | StoredTool | None) -> None:
         precondition.check(current)

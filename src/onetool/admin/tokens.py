@@ -1,5 +1,4 @@
-"""Create, list and revoke tokens: in the user's settings file, or in the store if the settings have
-one.
+"""Create, list and revoke tokens, in the user's settings file or in the store.
 
 A change takes effect at once. Nobody gives a token more rights than the own one, and `owner` comes
 from the command line only.
@@ -15,10 +14,8 @@ from typing import Annotated, Literal, TypeVar
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field, WithJsonSchema
 
-from onetool.admin.action import action
-from onetool.admin.errors import AdminError, raising
-from onetool.admin.model import ApiModel, absent
-from onetool.admin.person import Person
+from onetool.admin.action import Person, action
+from onetool.admin.model import AdminError, ApiModel, absent, raising
 from onetool.admin.rights import explain_token_grant
 from onetool.app import OneTool
 from onetool.errors import ToolError
@@ -84,12 +81,7 @@ class RevokedToken(ApiModel):
     revoked: str
 
 
-@action(
-    "GET /api/tokens",
-    "Tokens",
-    ADMIN,
-    "reading tokens",
-)
+@action("GET /api/tokens", "Tokens", needs=ADMIN, purpose="reading tokens")
 async def list_tokens(app: OneTool, person: Person) -> TokenList:
     """List tokens."""
     accepted = await run_in_thread(_list_accepted, app)
@@ -102,8 +94,8 @@ async def list_tokens(app: OneTool, person: Person) -> TokenList:
 @action(
     "POST /api/tokens",
     "The token, which is not shown again",
-    ADMIN,
-    "creating tokens",
+    needs=ADMIN,
+    purpose="creating tokens",
     status=201,
     errors=("duplicate",),
 )
@@ -117,10 +109,7 @@ async def create_token(app: OneTool, person: Person, draft: TokenDraft) -> Creat
 
 
 @action(
-    "DELETE /api/tokens/{name}",
-    "The token was revoked",
-    ADMIN,
-    "revoking tokens",
+    "DELETE /api/tokens/{name}", "The token was revoked", needs=ADMIN, purpose="revoking tokens"
 )
 async def revoke_token(app: OneTool, person: Person, name: str) -> RevokedToken:
     """Revoke a token."""
@@ -139,9 +128,7 @@ async def revoke_token(app: OneTool, person: Person, name: str) -> RevokedToken:
 
 
 def _list_grantable(person: Person) -> list[str]:
-    """Return the scopes that a person may give to a token: not more than its own, and `owner` on
-    the command line.
-    """
+    """Return scopes that a person may grant: at most its own, and `owner` for commands."""
     return [
         scope
         for scope in SCOPES

@@ -1,5 +1,6 @@
-"""Tools of every kind: list, search, get, enable and disable them."""
+"""Tools of every kind: list, search, get, enable and disable them, and complete their names."""
 
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from operator import attrgetter
@@ -8,23 +9,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from anyio.to_thread import run_sync as run_in_thread
 from pydantic import Field
 
-from onetool.admin.action import WRITE, action
-from onetool.admin.catalog import CatalogFilter, Kind, ToolCatalog, get_kind, get_version
-from onetool.admin.errors import AdminError
+from onetool.admin.action import WRITE, Person, action
+from onetool.admin.catalog import (
+    CatalogFilter,
+    Kind,
+    ToolCatalog,
+    get_kind,
+    get_version,
+    refresh_tools,
+)
 from onetool.admin.model import (
     MAX_PAGE_SIZE,
+    AdminError,
     ApiModel,
     Count,
     Flag,
     PageQuery,
     PageResponse,
+    Query,
     Time,
     absent,
 )
-from onetool.admin.person import Person
 from onetool.admin.precondition import NO_CONDITION, Precondition, compute_etag
 from onetool.admin.stored_tools import SwitchBody
-from onetool.admin.tool_refresh import refresh_tools
 from onetool.app import OneTool
 from onetool.core.names import python_name
 from onetool.core.policy.effects import get_effects, get_labels, sort_effects
@@ -44,6 +51,8 @@ if TYPE_CHECKING:
     from onetool.state.stats.database import StatisticsDatabase
 
 Permissions = list[Literal["read", "write", "exec", "network"]]
+MAX_NAMES = 50
+MAX_SIGNATURE_CHARS = 400
 
 
 class ToolsQuery(PageQuery):
@@ -232,12 +241,7 @@ def _list_versions(app: OneTool, tool: Tool) -> list[StoredTool]:
     return sorted(map(source.apply_state, versions), key=attrgetter("modified_at"))
 
 
-@action(
-    "PATCH /api/tools/{name}",
-    "The tool",
-    WRITE,
-    errors=("bundle_disabled",),
-)
+@action("PATCH /api/tools/{name}", "The tool", needs=WRITE, errors=("bundle_disabled",))
 async def set_tool_enabled(
     app: OneTool,
     person: Person,
@@ -334,3 +338,76 @@ def _common_fields(tool: Tool) -> JsonObject:
         "is_enabled": tool.enabled,
         "disabled_reason": tool.disabled_reason,
     }
+
+
+# --- completions ----------------------------------------------------------------------------------
+
+
+class CompletionsQuery(Query):
+    prefix: str = Field(
+        default="", description="Start of a pack's name, or a pack, a dot and the start of a tool's"
+    )
+
+
+class NameCompletion(ApiModel):
+    text: str = Field(description="The name as written in code; for a tool without its pack")
+    kind: Literal["pack", "tool"]
+    signature: str = absent()
+    description: str = absent()
+
+
+class CompletionList(ApiModel):
+    completions: list[NameCompletion]
+    is_complete: bool = Field(description="Whether these are all names with this prefix")
+
+
+@action("GET /api/completions", f"Up to {MAX_NAMES} names, sorted", errors=("permission_denied",))
+async def complete_name(app: OneTool, person: Person, query: CompletionsQuery) -> CompletionList:
+    """Complete the name of a pack or a tool."""
+    context = person.open_context(app)
+    await refresh_tools(app)
+    return await run_in_thread(_complete, app, context, query.prefix)
+
+
+def _complete(app: OneTool, context: ToolContext, prefix: str) -> CompletionList:
+    pack, dot, start = prefix.partition(".")
+    catalog = ToolCatalog(app, context)
+    names = (
+        _iter_tools(catalog, pack, start.casefold())
+        if dot
+        else _iter_packs(app, catalog, context, pack)
+    )
+    completions = list(islice(names, MAX_NAMES + 1))
+    return CompletionList(
+        completions=completions[:MAX_NAMES], is_complete=len(completions) <= MAX_NAMES
+    )
+
+
+def _iter_packs(
+    app: OneTool, catalog: ToolCatalog, context: ToolContext, prefix: str
+) -> Iterator[NameCompletion]:
+    """Yield the packs of which the agent may call a tool."""
+    names = {python_name(tool.pack) for tool in catalog.list_registered() if tool.enabled}
+    for name in sorted((names | set(app.bundles.pack_names)) - {""}):
+        is_visible = context.tools is None or _has_tools(catalog, name)
+        if is_visible and name.casefold().startswith(prefix.casefold()):
+            yield NameCompletion(text=name, kind="pack", description=app.registry.describe(name))
+
+
+def _has_tools(catalog: ToolCatalog, pack: str) -> bool:
+    return next(catalog.iter_names(CatalogFilter(pack, None, True)), None) is not None
+
+
+def _iter_tools(catalog: ToolCatalog, pack: str, start: str) -> Iterator[NameCompletion]:
+    if not pack:
+        return
+    for name in catalog.iter_names(CatalogFilter(pack, None, True)):
+        short = python_name(name.partition(".")[2])
+        if short.casefold().startswith(start) and (tool := catalog.get_tool(name)) is not None:
+            yield _describe_tool(short, tool)
+
+
+def _describe_tool(short: str, tool: Tool) -> NameCompletion:
+    shown = signature(tool)
+    shown = shown if len(shown) <= MAX_SIGNATURE_CHARS else f"{shown[:MAX_SIGNATURE_CHARS]}…"
+    return NameCompletion(text=short, kind="tool", signature=shown, description=tool.summary)

@@ -17,8 +17,8 @@ from onetool.util.invisible import escape_invisible
 from onetool.util.text import pluralize
 
 if TYPE_CHECKING:
+    from onetool.admin.action import Person
     from onetool.admin.approvals import DecisionRequest
-    from onetool.admin.person import Person
     from onetool.admin.recorded_calls import Approval, ApprovalCall
     from onetool.app import OneTool
     from onetool.runs.questions import Approver
@@ -89,11 +89,11 @@ async def decide(
 
 async def confirm_person(app: "OneTool", token: str | None, lines: Iterable[str]) -> "Person":
     """Return who decides. Without a token, ask in the terminal whether to do what `lines` say."""
-    given = token or os.environ.get(TOKEN_VARIABLE)
+    proof = token or os.environ.get(TOKEN_VARIABLE)
     needs_token = app.settings.approvals.by == "token"
-    if given:
+    if proof:
         try:
-            return _check_token(app, given)
+            return _check_token(app, proof)
         except ToolError:
             if token or needs_token:  # the variable may have a token for another purpose
                 raise
@@ -120,14 +120,14 @@ def _has_terminal() -> bool:
     return True
 
 
-def _check_token(app: "OneTool", given: str) -> "Person":
-    from onetool.admin.person import Person
+def _check_token(app: "OneTool", text: str) -> "Person":
+    from onetool.admin.action import Person
     from onetool.settings.access import TokenSet
     from onetool.util.token_ids import hash_token, includes_scope
 
     # Tokens in environment variables prove nothing: the caller of the command sets them.
     tokens = TokenSet(app.state.tokens.apply(app.settings.auth.tokens), {})
-    token_hash = hash_token(given)
+    token_hash = hash_token(text)
     token = tokens.find(token_hash)
     if token is None and tokens.is_expired(token_hash):
         raise ToolError(
@@ -165,9 +165,7 @@ def find_terminal_approver(command: Invocation) -> "Approver | None":
 
 
 def _make_terminal_approver(app: "OneTool") -> "Approver | None":
-    """Return the person at the controlling terminal, who is asked about calls of a run; None if
-    nobody can be asked.
-    """
+    """Return the person at the terminal, who is asked about calls; None without one."""
     from onetool.admin.recorded_calls import describe_waiting, find_run
     from onetool.runs.questions import APPROVE, Approver, Question
 

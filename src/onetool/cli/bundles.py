@@ -7,8 +7,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from onetool.cli.command import Actions, Command, add_destination
 from onetool.cli.invocation import Invocation
-from onetool.cli.options import Actions, add_destination
 from onetool.cli.terminal import is_terminal
 from onetool.core.names import join_names, nearest, python_name
 from onetool.errors import BundleError, ToolError
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from onetool.app import OneTool
     from onetool.sources.bundles.model import Bundle, StoredTool
 
-LOCAL = frozenset({"export", "import", "delete"})  # files of this machine, and a question
 STDOUT = "-"
 MAX_DESCRIPTION_LENGTH = 80
 WHAT = "SLUG[.TOOL[@VERSION]]"
@@ -310,6 +309,15 @@ async def _find_tools(
     return bundle, chosen
 
 
-def _unknown(what: str, name: str, known: list[str]) -> ToolError:
-    expected = f"expected one of {join_names(known)}" if known else "none exist"
-    return ToolError(f"unknown {what}: {expected}", hint=suggestion_hint(nearest(name, known)))
+def _unknown(what: str, name: str, candidates: list[str]) -> ToolError:
+    expected = f"expected one of {join_names(candidates)}" if candidates else "none exist"
+    return ToolError(f"unknown {what}: {expected}", hint=suggestion_hint(nearest(name, candidates)))
+
+
+COMMANDS = {
+    "bundles": Command(
+        __doc__,
+        add_arguments,
+        local_actions={"export", "import", "delete"},  # files of this machine, and a question
+    )
+}

@@ -26,6 +26,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from onetool.cli.command import Command
 from onetool.core.names import python_name
 from onetool.errors import ToolError
 from onetool.settings import paths
@@ -35,7 +36,6 @@ from onetool.state.documents import DocumentFile, Documents
 from onetool.util import yaml_loader
 from onetool_child.json_types import JsonObject
 
-WITHOUT_JSON = frozenset({""})
 MAX_FILES = 2000
 SHIPPED = Path(__file__).parents[2]
 FILES = ":files"
@@ -106,18 +106,16 @@ def print_candidates(typed: list[str]) -> int:
     """
     try:
         words, broken = _join_words(typed or [""])
-        found = list(dict.fromkeys(_candidates(words)))
+        candidates = list(dict.fromkeys(_candidates(words)))
     except (Exception, SystemExit):  # noqa: BLE001 - see above
         return 0
-    for text in found if found == [FILES] else _matching(found, words[-1]):
+    for text in candidates if candidates == [FILES] else _matching(candidates, words[-1]):
         print(text.removeprefix(broken))
     return 0
 
 
 def _join_words(typed: list[str]) -> tuple[list[str], str]:
-    """Return the words as typed, and the prefix to remove: bash splits words at = and : and expects
-    the last part.
-    """
+    """Return the words as typed, and the prefix to remove: bash splits words at = and :."""
     words: list[str] = []
     for word in typed:
         if words and (word in {"=", ":"} or words[-1].endswith(("=", ":"))):
@@ -129,20 +127,20 @@ def _join_words(typed: list[str]) -> tuple[list[str], str]:
     return words, words[-1] if typed[-1] in {"=", ":"} else words[-1].removesuffix(typed[-1])
 
 
-def _matching(found: Iterable[str], start: str) -> list[str]:
-    return [text for text in found if text.startswith(start) and text.isprintable()]
+def _matching(candidates: Iterable[str], start: str) -> list[str]:
+    return [text for text in candidates if text.startswith(start) and text.isprintable()]
 
 
 def _candidates(words: list[str]) -> Iterable[str]:
-    from onetool.cli.main import COMMANDS, command
+    from onetool.cli.main import COMMANDS, make_parser
 
     name, *before, current = words if len(words) > 1 else ("", *words)
     if not name:
         return [*COMMANDS, "--help", "--version"] if current.startswith("-") else COMMANDS
     if name not in COMMANDS:
         return ()
-    parser = command(name)[0]
-    given: list[str] = []
+    parser = make_parser(name)
+    arguments: list[str] = []
     waiting = config = None  # an option whose value comes next; the value of --config
     for word in before:
         option = parser._option_string_actions.get(word)  # noqa: SLF001 - argparse has no public API for it
@@ -151,40 +149,40 @@ def _candidates(words: list[str]) -> Iterable[str]:
         elif waiting is not None:
             config = Path(word) if waiting.dest == "config" else config
             waiting = waiting if waiting.nargs == "+" else None
-        elif not given and word in (actions := _actions(parser)):
+        elif not arguments and word in (actions := _actions(parser)):
             name = f"{name} {word}"
             parser = actions[word]
         else:
-            given.append(word)
+            arguments.append(word)
     if current.startswith("-"):
         return [text for text in parser._option_string_actions if text.startswith("--")]  # noqa: SLF001
     places = [action for action in parser._actions if not action.option_strings]  # noqa: SLF001
-    places += [last for last in places[-1:] if last.nargs == "*"] * len(given)
-    place = waiting or next(iter(places[len(given) :]), None)
+    places += [last for last in places[-1:] if last.nargs == "*"] * len(arguments)
+    place = waiting or next(iter(places[len(arguments) :]), None)
     if place is None or place.choices is not None:
         return map(str, place.choices or ()) if place else ()
     if place.dest in {"config", "file", "html", "folder"}:
         return [FILES]
     source = _SOURCES.get(f"{name} {place.dest}") or _SOURCES.get(place.dest)
-    return source(_Names(config), current, given) if source else ()
+    return source(_Names(config), current, arguments) if source else ()
 
 
 def _actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found = (
+    parsers = (
         action.choices
         for action in parser._actions  # noqa: SLF001 - there is no public way
         if isinstance(action, argparse._SubParsersAction)  # noqa: SLF001 - there is no public way
     )
-    return dict(next(found, {}))
+    return dict(next(parsers, {}))
 
 
 class _Names:
     """Names from the settings files, even from invalid ones."""
 
     def __init__(self, config_file: Path | None) -> None:
-        found = paths.find_directories(os.environ, Path.cwd(), config_file, Path.home())
-        assumed = replace(found, trusted=True)
-        self._directories = assumed if still_trusted(assumed, os.environ).trusted else found
+        directories = paths.find_directories(os.environ, Path.cwd(), config_file, Path.home())
+        assumed = replace(directories, trusted=True)
+        self._directories = assumed if still_trusted(assumed, os.environ).trusted else directories
         self._settings = [
             _read(self._directories.config_path(layer)) for layer in self._directories.layers
         ]
@@ -228,10 +226,10 @@ class _Names:
             return self._tools(packs[0]) or [f"{packs[0]}."]
         return [*(f"{pack}." for pack in packs), *alone]
 
-    def arguments(self, current: str, given: list[str]) -> Iterable[str]:
+    def arguments(self, current: str, words: list[str]) -> Iterable[str]:
         if "=" in current:
             return [FILES]
-        name, *pairs = given
+        name, *pairs = words
         pack, dot, _name = name.partition(".")
         used = {pair.partition("=")[0] for pair in pairs}
         return [
@@ -255,9 +253,7 @@ class _Names:
         return _matching(CLIENTS, current) or [FILES]
 
     def _tools(self, pack: str) -> dict[str, list[str]]:
-        """Return the arguments of each tool of a pack; the tools of no pack, such as `grep`, are in
-        ''.
-        """
+        """Return a pack's tools with their arguments; '' has tools such as `grep`."""
         tools: dict[str, list[str]] = {}
         with suppress(
             ToolError,
@@ -380,3 +376,6 @@ _SOURCES: dict[str, Callable[[_Names, str, list[str]], Iterable[str]]] = {
     ),
     "import source": _Names.clients,
 }
+
+
+COMMANDS = {"completion": Command(__doc__, add_arguments, main=main, without_json={""})}

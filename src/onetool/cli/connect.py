@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onetool.cli.options import print_result
-from onetool.cli.sign_in_notes import find_sign_in_notes
-from onetool.cli.signals import blocked_signals
+from onetool.cli.command import Command, print_result
+from onetool.cli.exit_status import blocked_signals
+from onetool.cli.login import find_sign_in_notes
 from onetool.errors import ConfigError, ToolError
 from onetool.settings import paths
 from onetool.settings.clients import json_edit, text_files, toml_edit
@@ -37,9 +37,7 @@ QUESTION = "What tools do you have in OneTool?"
 
 @dataclass(frozen=True, slots=True)
 class ConnectPlan:
-    """A planned change of a client's file: `data` is its current content, `text` the file with the
-    new entry.
-    """
+    """A planned change: `data` is the file's current content, `text` has the new entry."""
 
     client: Client
     data: Any
@@ -202,10 +200,10 @@ def _launch(command: str | None, *, is_shared: bool) -> OneToolCommand:
 
 
 def _find_directory(
-    client: Client, machine: Machine, given: Path | None
+    client: Client, machine: Machine, folder: Path | None
 ) -> tuple[Path | None, list[str]]:
-    if given is not None:
-        directory = paths.resolve_path(str(given), machine.working_dir, machine.home)
+    if folder is not None:
+        directory = paths.resolve_path(str(folder), machine.working_dir, machine.home)
         if not directory.is_dir():
             raise ToolError(f"invalid --folder: {directory} is not a directory")
         return directory, []
@@ -293,3 +291,6 @@ def _undo(plan: ConnectPlan, backup: Path | None) -> str:
     """Return the command that undoes the change. Links are followed, as when the file was written."""
     target = os.path.realpath(plan.before.path)
     return shlex.join(["mv", str(backup), target] if backup else ["rm", target])
+
+
+COMMANDS = {"connect": Command(__doc__, add_arguments, main=main)}

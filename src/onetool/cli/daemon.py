@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from onetool.cli.options import Actions, print_result
+from onetool.cli.command import Actions, Command, print_result
 from onetool.cli.terminal import Progress, format_table, print_notices
 from onetool.errors import ToolError
 from onetool.processes.daemon_connection import ask_daemon, find_socket
@@ -21,7 +21,6 @@ from onetool.util.text import pluralize
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject
 
-WITHOUT_JSON = frozenset({"stop", "restart", "logs"})
 DEFAULT_LINES = 20
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.2
@@ -62,28 +61,28 @@ def main(options: Namespace) -> int:
 
 def _show_status(options: Namespace) -> None:
     try:
-        found = ask_daemon({"kind": "status"})
+        status = ask_daemon({"kind": "status"})
     except TimeoutError as error:
         raise ToolError(
             str(error), hint="`onetool daemon stop` ends it; clients start a new one"
         ) from None
     fields = {
         name: value
-        for name, value in (found or EMPTY_STATUS).items()
+        for name, value in (status or EMPTY_STATUS).items()
         if name not in {"ok", "installation"}
     }
-    print_result(options, fields, [NOT_RUNNING] if found is None else _describe(found))
+    print_result(options, fields, [NOT_RUNNING] if status is None else _describe(status))
 
 
-def _describe(found: JsonObject) -> Iterator[str]:
+def _describe(status: JsonObject) -> Iterator[str]:
     yield from format_table(
         [
-            ("process", str(found["pid"])),
-            ("version", f"{found['version']}, Python {found['python']}"),
-            ("started", _to_time(found["started_at"])),
-            ("ends", f"after {found['idle']:g} s without clients"),
-            ("HTTP", found["http"] or "off"),
-            ("log", found["log"]),
+            ("process", str(status["pid"])),
+            ("version", f"{status['version']}, Python {status['python']}"),
+            ("started", _to_time(status["started_at"])),
+            ("ends", f"after {status['idle']:g} s without clients"),
+            ("HTTP", status["http"] or "off"),
+            ("log", status["log"]),
         ]
     )
     clients = [
@@ -93,16 +92,16 @@ def _describe(found: JsonObject) -> Iterator[str]:
             client["directory"],
             _to_time(client["since"]),
         )
-        for client in found["clients"]
+        for client in status["clients"]
     ]
     applications = [
         (
-            each["directory"],
-            str(each["clients"]),
-            ", ".join(each["servers"]) or "-",
-            ", ".join(each["workers"]) or "-",
+            application["directory"],
+            str(application["clients"]),
+            ", ".join(application["servers"]) or "-",
+            ", ".join(application["workers"]) or "-",
         )
-        for each in found["applications"]
+        for application in status["applications"]
     ]
     if clients:
         yield from ("", *format_table([("client", "process", "directory", "since"), *clients]))
@@ -198,8 +197,7 @@ def _open_process(path: str) -> tuple[int, int] | None:
 
 
 def _listens(process: Path, targets: set[str]) -> bool:
-    """Return whether this is a daemon with one of these sockets, whose paths are those of this
-    process.
+    """Return whether this is a daemon with one of these sockets, as this process sees them.
 
     Another container may have an equal path. A client that has just started the daemon has the
     socket, too.
@@ -239,9 +237,7 @@ def _show_log(options: Namespace) -> None:
 
 
 def _follow(path: Path, file: BinaryIO) -> None:
-    """Print new lines, also of the file that replaces this one when the log is rotated, until
-    interrupted.
-    """
+    """Print new lines until interrupted, also after the log is rotated."""
     while True:
         is_replaced = _is_replaced(path, file)
         for line in file:
@@ -263,3 +259,8 @@ def _is_replaced(path: Path, file: BinaryIO) -> bool:
 
 def _print_line(line: bytes) -> None:
     sys.stdout.write(line.decode("utf-8", "backslashreplace"))
+
+
+COMMANDS = {
+    "daemon": Command(__doc__, add_arguments, main=main, without_json={"stop", "restart", "logs"})
+}

@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from onetool.app import OneTool
-from onetool.cli.signals import SignalHandler
+from onetool.cli.command import Command
+from onetool.cli.exit_status import SignalHandler
 from onetool.cli.terminal import Progress, bold, dim, green, yellow
 from onetool.errors import ToolError
 from onetool.runs.answer import Answer
@@ -164,11 +165,6 @@ STEPS = (
 
 
 # --- the runs -------------------------------------------------------------------------------------
-JSON = "print the complete results as JSON"
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    pass
 
 
 def main(options: Namespace) -> int:
@@ -225,9 +221,7 @@ async def _run_steps(app: OneTool, *, is_shown: bool) -> list[StepResult]:
 
 
 async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
-    """Run the code with a timeout, so that an unresponsive network does not block the
-    demonstration.
-    """
+    """Run the code with a timeout, so that no slow network blocks the demonstration."""
     run_output = RunOutput()
     started = time.perf_counter()
     with Progress(step.meanwhile) as progress:
@@ -246,9 +240,7 @@ async def _run_step(app: OneTool, step: Step, code: str) -> StepResult:
 
 
 async def _summarize_savings(app: OneTool) -> "StatsSummary":
-    """Return the statistics of these runs, within a session so that tool definitions are counted
-    too.
-    """
+    """Return statistics of these runs, within a session so that definitions count too."""
     from onetool.server.mcp.mcp_server import OneToolServer, record_session
     from onetool.state.stats.summary import summarize
 
@@ -354,9 +346,7 @@ class DemoEnvironment:
     api: str  # URL
 
     def make_app(self) -> OneTool:
-        """Return an application whose uv uses a cache in this directory, this Python and short
-        timeouts.
-        """
+        """Return an application with this cache for uv, this Python and short timeouts."""
         variables = {
             **os.environ,
             "UV_CACHE_DIR": str(self.home / "uv"),
@@ -494,3 +484,6 @@ class _OrdersHandler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Print nothing, because the demonstration uses the terminal."""
+
+
+COMMANDS = {"demo": Command(__doc__, main=main, json="print the complete results as JSON")}

@@ -39,8 +39,8 @@ def list_tickets(
         state: State of the tickets.
         owner: Owner of the tickets; empty for all owners.
     """
-    wanted = (one for one in TICKETS.values() if state in {"all", one["state"]})
-    return [one for one in wanted if owner in {"", one["owner"]}]
+    tickets = (ticket for ticket in TICKETS.values() if state in {"all", ticket["state"]})
+    return [ticket for ticket in tickets if owner in {"", ticket["owner"]}]
 
 
 @server.tool()

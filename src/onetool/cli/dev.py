@@ -1,28 +1,25 @@
-"""Develop an extension pack: show what the model sees, run its examples and tests, and repeat this
-at each change.
-
-PACK is the name of a pack or its file, which need not be in a directory of packs. The file, the
-modules beside it and its tests are watched until Ctrl+C. At each change, only help texts that
-changed are printed.
-"""
+"""The commands dev and test, for extension packs."""
 
 import asyncio
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
-from onetool.cli.options import add_effects
+from onetool.cli.command import Command, add_effects
 from onetool.cli.terminal import bold, dim
+from onetool.errors import ToolError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from onetool.app import OneTool
 
-WITHOUT_JSON = frozenset({""})
 POLL_SECONDS = 0.3
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+# --- dev ------------------------------------------------------------------------------------------
+
+
+def _add_dev_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py"
     )
@@ -32,7 +29,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_effects(parser)
 
 
-def main(options: Namespace) -> int:
+def _develop(options: Namespace) -> int:
     from onetool.cli.pack_session import run_with_pack
 
     async def develop(app: "OneTool", file: "Path") -> int:
@@ -61,9 +58,7 @@ def main(options: Namespace) -> int:
 async def _show_pack(
     app: "OneTool", file: "Path", shown: dict[str, object], *, effects: bool
 ) -> bool:
-    """Print the help of changed tools and the outcomes of the checks; return whether all checks
-    passed.
-    """
+    """Print help for changed tools and the check outcomes; return whether all passed."""
     from onetool.cli.pack_session import check_pack, find_extension, find_tools
 
     await app.extensions.refresh()
@@ -95,9 +90,7 @@ async def _wait_for_change(file: "Path", seen: object) -> None:
 
 
 def _stamp(file: "Path") -> object:
-    """Return a stamp of the file, the modules beside it and its tests; None while an editor
-    replaces one of them.
-    """
+    """Return a stamp for the pack and its tests; None while an editor replaces a file."""
     from onetool.sources.extensions.backends import stamp_tests
     from onetool.sources.extensions.static_analysis import stamp_file, stamp_siblings
 
@@ -105,3 +98,58 @@ def _stamp(file: "Path") -> object:
         return stamp_file(file), stamp_siblings(file), stamp_tests(file)
     except OSError:
         return None
+
+
+# --- test -----------------------------------------------------------------------------------------
+
+
+def _add_test_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "pack", metavar="PACK", help="name of the pack, or its file, such as tools/times_tools.py"
+    )
+    add_effects(parser)
+
+
+def _test(options: Namespace) -> int:
+    from onetool.cli.pack_session import check_pack, find_extension, run_with_pack
+    from onetool.util.render import render
+
+    async def test(app: "OneTool", file: "Path") -> int:
+        extension = find_extension(app, file)
+        assert extension is not None
+        report = await check_pack(app, extension, effects=options.effects)
+        if not report.problems and not report.outcomes:
+            hint = (
+                f"add an Example: section to a docstring in {file}, or tests to"
+                f" {file.parent / 'tests'}"
+            )
+            raise ToolError(f"{extension.pack} has no examples and no tests", hint=hint)
+        if options.json:
+            about = {"pack": extension.pack, "file": str(file)}
+            print(app.redact(render({**about, **report.to_json()}, "json")))
+        else:
+            report.print(app.redact)
+        return int(not report.is_ok)
+
+    return run_with_pack(options, test)
+
+
+DEV_HELP = """\
+Develop an extension pack: show what the model sees, run its examples and tests, and repeat this
+at each change.
+
+PACK is the name of a pack or its file, which need not be in a directory of packs. The file, the
+modules beside it and its tests are watched until Ctrl+C. At each change, only help texts that
+changed are printed.
+"""
+TEST_HELP = """\
+Test an extension pack: run the examples in its docstrings, and the tests in tests/ beside it
+with pytest.
+
+An example after >>> is compared with the output below it; any other example has to succeed. Examples of tools that need
+write, exec or network permission are skipped unless --effects is set. The exit status is 1 if anything failed.
+"""
+COMMANDS = {
+    "dev": Command(DEV_HELP, _add_dev_arguments, main=_develop, without_json={""}),
+    "test": Command(TEST_HELP, _add_test_arguments, main=_test),
+}

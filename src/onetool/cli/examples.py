@@ -1,7 +1,8 @@
-"""Runs the examples in tool docstrings, in the same kind of cell as a model's code.
+"""The checks of an extension pack: examples in docstrings, and outcomes as text and JSON.
 
-An example after `>>>` is compared with the output below it, as by doctest; without output it only has to succeed. Other
-examples are Python statements that have to succeed. The examples of one docstring share their variables.
+Examples run in the same kind of cell as a model's code. One after `>>>` is compared with the output
+below it, as by doctest; without output it only has to succeed. Other examples are Python statements
+that have to succeed. The examples of one docstring share their variables.
 """
 
 import ast
@@ -10,14 +11,18 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice, zip_longest
+from textwrap import indent
 from typing import Any
 
 from onetool.app import OneTool
-from onetool.cli.outcomes import FAILED, OK, SKIPPED, CheckOutcome
+from onetool.cli.terminal import dim, green, red, yellow
 from onetool.core.tool import Tool
 from onetool.runs.run_output import ClientChannel, RunOutput
 from onetool.util.context import Caller, Permission, sort_permissions
+from onetool.util.problem import OK as NOTE, PROBLEM, WARNING, Problem
+from onetool.util.text import shorten
 from onetool_child.json_types import JsonObject
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -43,6 +48,95 @@ def run_examples(names, sources):
         print(json.dumps(result), flush=True)
 
 """
+OK = "ok"
+FAILED = "failed"
+SKIPPED = "skipped"
+COLORS = {OK: green, FAILED: red, SKIPPED: yellow}
+COUNTS = {"passed": OK, "failed": FAILED, "skipped": SKIPPED}
+MARKS = {NOTE: ("note", dim), WARNING: ("warning", yellow), PROBLEM: ("problem", red)}
+MAX_NAME_CHARS = 120
+MAX_DETAIL_CHARS = 4000
+Redact = Callable[[str], str]
+
+
+# --- outcomes -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOutcome:
+    """The outcome of an example or a test. `detail` says why it failed or was skipped."""
+
+    name: str  # the code of an example, or the id of a test
+    status: str
+    seconds: float = 0.0
+    detail: str = ""
+    tool: str = ""  # empty for a test
+
+    def to_json(self) -> JsonObject:
+        return {
+            "kind": "example" if self.tool else "test",
+            "tool": self.tool or None,
+            "name": self.name,
+            "status": self.status,
+            "duration_ms": round(self.seconds * 1000, 1),
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PackReport:
+    """A pack's problems, and the outcomes of its examples and tests."""
+
+    problems: list[Problem] = field(default_factory=list)
+    outcomes: list[CheckOutcome] = field(default_factory=list)
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.counts["failed"] and all(
+            problem.level != PROBLEM for problem in self.problems
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            word: sum(outcome.status == status for outcome in self.outcomes)
+            for word, status in COUNTS.items()
+        }
+
+    def to_json(self) -> JsonObject:
+        return {
+            **self.counts,
+            "problems": [problem.to_json() for problem in self.problems],
+            "results": [outcome.to_json() for outcome in self.outcomes],
+        }
+
+    def print(self, redact: Redact) -> None:
+        """Print a line for each problem, example and test, failure details, and counts."""
+        for problem in self.problems:
+            mark, color = MARKS[problem.level]
+            print(f"{color(f'{mark:7}')}  {indent(redact(str(problem)), ' ' * 9).lstrip()}")
+        for outcome in self.outcomes:
+            _print_outcome(outcome, redact)
+        print(
+            ", ".join(
+                f"{count} {word}"
+                for word, count in self.counts.items()
+                if count or word == "passed"
+            )
+        )
+
+
+def _print_outcome(outcome: CheckOutcome, redact: Redact) -> None:
+    name = shorten(redact(" ".join(outcome.name.split())), MAX_NAME_CHARS)
+    detail = shorten(redact(outcome.detail), MAX_DETAIL_CHARS)
+    time = "" if outcome.status == SKIPPED else f"{outcome.seconds * 1000:.0f} ms"
+    reason = dim(f"  ({detail})") if outcome.status == SKIPPED else ""
+    print(f"{COLORS[outcome.status](f'{outcome.status:7}')}  {time:>8}  {name}{reason}")
+    if outcome.status == FAILED:
+        print(indent(detail, "    "))
+
+
+# --- examples -------------------------------------------------------------------------------------
 
 
 async def run_examples(
@@ -181,9 +275,7 @@ def _judge(
 
 
 def _are_equal(expected: str, actual: str) -> bool:
-    """Return whether both are Python literals with the same value, such as strings with different
-    quotes.
-    """
+    """Return whether both are Python literals with the same value, in any quotes."""
     try:
         return bool(ast.literal_eval(expected) == ast.literal_eval(actual))
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):

@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.admin.server_changes import ServerChanges, read_target
-from onetool.cli.connect import next_step
-from onetool.cli.invocation import Invocation, run_with_app
-from onetool.cli.options import (
+from onetool.cli.command import (
+    Command,
     add_destination,
     choose_stream,
     find_command_directories,
     print_result,
 )
-from onetool.cli.sign_in_notes import find_sign_in_notes
+from onetool.cli.connect import next_step
+from onetool.cli.invocation import Invocation, run_with_app
+from onetool.cli.login import find_sign_in_notes
 from onetool.cli.terminal import CommandOutput
 from onetool.cli.trust import require_file_trust, require_trust
 from onetool.errors import ToolError
@@ -48,9 +49,9 @@ QUESTION = "Which tools does {server} have in OneTool?"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    known = ", ".join(CLIENTS)
+    clients = ", ".join(CLIENTS)
     kinds = "an OpenAPI document, the ZIP archive of a bundle, an assistant's configuration file"
-    parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {known}")
+    parser.add_argument("source", metavar="FILE|CLIENT", help=f"{kinds}, or one of {clients}")
     parser.add_argument(
         "--name", default="", metavar="SLUG", help="name of the bundle (tools only)"
     )
@@ -130,15 +131,15 @@ def _import_servers(options: Namespace) -> int:
         )
     directories = find_command_directories(options)
     machine = Machine(sys.platform, os.environ, directories.home, directories.working_dir)
-    found = _read_sources(options.source, machine)
+    sources = _read_sources(options.source, machine)
     stream = choose_stream(options)
     if not options.dry_run and options.source not in CLIENTS:
-        for file in found:
+        for file in sources:
             require_file_trust(file, machine, directories.user, stream)
     directory = _find_target(options, directories)
     if directory is not None and not options.dry_run:
-        _prepare(directory, directories, found, options)
-    planned, done = run_with_app(options, lambda app: _import(app, found, directory, options))
+        _prepare(directory, directories, sources, options)
+    planned, done = run_with_app(options, lambda app: _import(app, sources, directory, options))
     if (
         done
         and directory is not None
@@ -177,9 +178,7 @@ def _prepare(
     sources: list[ClientServers],
     options: Namespace,
 ) -> None:
-    """Ask for trust in a directory that gets servers, and hide its secrets, which would be invalid
-    otherwise.
-    """
+    """Ask for trust in a directory that gets servers, and hide its invalid secrets."""
     target = read_target(directories, directory, os.environ)
     expected = import_servers(sources, target, inline_secrets=options.inline_secrets)
     if expected.servers and _needs_trust(directory, directories):
@@ -301,3 +300,6 @@ def _render_text(planned: "PlannedServers", done: list[str], *, is_dry: bool) ->
     return "\n".join(
         [*lines, *done, ending if names else "Nothing to import; no file was changed."]
     )
+
+
+COMMANDS = {"import": Command(__doc__, add_arguments, main=main)}

@@ -19,10 +19,10 @@ from onetool.admin.secrets import change_secret_uses
 from onetool.admin.settings import HostChanges, change_hosts
 from onetool.admin.settings_edits import EditQuery
 from onetool.app import OneTool
+from onetool.cli.command import choose_stream, find_command_directories, print_result
 from onetool.cli.connect import current_machine, next_step
+from onetool.cli.exit_status import blocked_signals, run_cancellable
 from onetool.cli.invocation import check_settings, identify_owner, run_with_app
-from onetool.cli.options import choose_stream, find_command_directories, print_result
-from onetool.cli.signals import blocked_signals, run_cancellable
 from onetool.cli.trust import require_trust
 from onetool.core.names import python_name
 from onetool.errors import BundleError, ToolError
@@ -137,9 +137,7 @@ async def _import(loaded: Loaded, document: BundleImport, options: Namespace) ->
 
 
 def _target(options: Namespace) -> tuple[Directories, list[str]]:
-    """Return the directories to import into, by default `.onetool` of the working directory, and
-    messages.
-    """
+    """Return the directories to import into (by default `.onetool` here), and messages."""
     directories = find_command_directories(options)
     if options.user:
         return replace(directories, project=None, config_file=None), []
@@ -200,9 +198,7 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
 
 
 async def _allow(report: Report, app: OneTool) -> None:
-    """Allow the hosts beside the bundle, and to send secrets that have no value: others may be for
-    other servers.
-    """
+    """Allow the hosts beside the bundle, and sending those secrets that have no value."""
     check_settings(app)
     person = identify_owner()
     if report.hosts:
@@ -354,14 +350,16 @@ def _sample(part: Any) -> Any:
     if not isinstance(part, Mapping):
         return "text"
     lists = (values for key in ("examples", "enum") if isinstance(values := part.get(key), list))
-    given = [
+    candidates = [
         part.get("example"),
         part.get("default"),
         *(value for values in lists for value in values[:1]),
     ]
     samples = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}
     kind = part.get("type")
-    return next((value for value in given if value is not None), samples.get(str(kind), "text"))
+    return next(
+        (value for value in candidates if value is not None), samples.get(str(kind), "text")
+    )
 
 
 def _value(value: Any) -> str:
@@ -379,13 +377,13 @@ def _value(value: Any) -> str:
 
 def _describe_difference(result: ImportedBundle, *, is_dry: bool) -> Iterator[str]:
     """Yield the lines of the difference; nothing for a new bundle."""
-    found = result.difference
+    difference = result.difference
     lines = [
-        *(f"+ {tool.slug}@{tool.version}  {tool.request}" for tool in found.added),
-        *(f"- {tool.slug}@{tool.version}  {tool.request}" for tool in found.removed),
+        *(f"+ {tool.slug}@{tool.version}  {tool.request}" for tool in difference.added),
+        *(f"- {tool.slug}@{tool.version}  {tool.request}" for tool in difference.removed),
         *(
             line
-            for change in found.changed
+            for change in difference.changed
             for line in _describe_change(change, is_kept=change.slug in result.kept)
         ),
     ]
@@ -395,13 +393,13 @@ def _describe_difference(result: ImportedBundle, *, is_dry: bool) -> Iterator[st
     yield from (f"  {escape_invisible(line)}" for line in lines[: MAX_TOOLS * MAX_CHANGES])
     if len(lines) > MAX_TOOLS * MAX_CHANGES:
         yield "  and more; use --json to see all"
-    if found.unchanged:
-        yield f"  {pluralize(found.unchanged, 'tool')} unchanged"
+    if difference.unchanged:
+        yield f"  {pluralize(difference.unchanged, 'tool')} unchanged"
     if result.kept:
         yield f"Local edits stay in use: {', '.join(result.kept)}. To replace them: --replace-edits"
     if result.disabled:
         yield f"{'To be disabled' if is_dry else 'Disabled'}: {', '.join(result.disabled)}"
-    elif found.removed:
+    elif difference.removed:
         yield "Tools that are not in the document stay. To disable them: --disable-removed"
 
 
@@ -410,7 +408,7 @@ def _describe_change(change: ToolChange, *, is_kept: bool) -> Iterator[str]:
         " (edited here, not updated)" if is_kept else " (edited here)" if change.is_edited else ""
     )
     yield f"~ {change.slug}@{change.version} -> {change.new_version}{note}"
-    yield from (f"    {_describe_field(each)}" for each in change.changes[:MAX_CHANGES])
+    yield from (f"    {_describe_field(field)}" for field in change.changes[:MAX_CHANGES])
     if len(change.changes) > MAX_CHANGES:
         yield f"    and {len(change.changes) - MAX_CHANGES} more"
 

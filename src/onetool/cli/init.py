@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onetool.cli import connect
-from onetool.cli.options import choose_stream, print_result
-from onetool.cli.signals import blocked_signals
+from onetool.cli.command import Command, choose_stream, print_result
+from onetool.cli.exit_status import blocked_signals
 from onetool.cli.terminal import is_terminal
 from onetool.cli.trust import require_trust
 from onetool.errors import StorageError, ToolError
@@ -32,7 +32,6 @@ Inspect:   onetool tools hello --info full
 Develop:   onetool dev hello
 Test it:   onetool test hello
 """
-JSON = "print the written files as JSON, without asking"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -79,8 +78,10 @@ def _trust(directory: Path, user: Path) -> None:
 def _connect(options: Namespace) -> int:
     """Offer to connect an assistant that is installed and not connected."""
     machine = connect.current_machine()
-    known = {client.name for client in connect.find_connected_clients(machine)}
-    new = [client for client in connect.find_installed_clients(machine) if client.name not in known]
+    connected = {client.name for client in connect.find_connected_clients(machine)}
+    new = [
+        client for client in connect.find_installed_clients(machine) if client.name not in connected
+    ]
     if not new:
         return 0
     if not options.yes and not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
@@ -91,7 +92,7 @@ def _connect(options: Namespace) -> int:
         print(f"To connect an assistant later: onetool connect {new[0].name} --write")
         return 0
     print()
-    given = {
+    arguments = {
         "client": chosen.name,
         "write": True,
         "project": False,
@@ -99,7 +100,7 @@ def _connect(options: Namespace) -> int:
         "command": None,
         "json": False,
     }
-    return connect.main(Namespace(**given))
+    return connect.main(Namespace(**arguments))
 
 
 def _ask_client(clients: "list[Client]") -> "Client | None":
@@ -118,3 +119,10 @@ def _ask_client(clients: "list[Client]") -> "Client | None":
         print()
         return None
     return first if answer in yes else names.get(answer)
+
+
+COMMANDS = {
+    "init": Command(
+        __doc__, add_arguments, main=main, json="print the written files as JSON, without asking"
+    )
+}

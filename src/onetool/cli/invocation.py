@@ -1,5 +1,4 @@
-"""A command that is executed: its application, its options, its output, and the person who typed
-it.
+"""A command that is executed: its application, its options, its output, and its person.
 
 A command runs in the shared server (`onetool.cli.remote`) or in this process: `run_here` opens
 OneTool with the settings of this machine, on one event loop. Ctrl+C and SIGTERM cancel the work, so
@@ -12,19 +11,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from onetool.cli.signals import run_cancellable
+from onetool.cli.exit_status import run_cancellable
 from onetool.cli.terminal import CommandOutput
 from onetool.errors import ToolError
 from onetool.util.invisible import escape_invisible
 
 if TYPE_CHECKING:
-    from onetool.admin.action import Action
-    from onetool.admin.person import Person
+    from onetool.admin.action import Action, Person
     from onetool.admin.settings_edits import EditQuery, EditResult
     from onetool.app import OneTool
+    from onetool.cli.command import Command
     from onetool.util.context import Caller
 
 P = ParamSpec("P")
@@ -116,24 +114,22 @@ class Invocation:
 # --- where a command runs -------------------------------------------------------------------------
 
 
-async def execute(module: ModuleType, command: Invocation) -> int:
-    """Execute a command and return its exit status.
-
-    The function is that of the action, or of the module.
-    """
-    if getattr(module, "CHECKS_SETTINGS", True):
-        command.check_settings()
-    work = getattr(command.options, "work", None) or module.execute
-    return await work(command) or 0
+async def execute(command: "Command", invocation: Invocation) -> int:
+    """Execute a command, or the action in its options, and return the exit status."""
+    if command.checks_settings:
+        invocation.check_settings()
+    work = getattr(invocation.options, "work", None) or command.execute
+    assert work is not None
+    return await work(invocation) or 0
 
 
-def run_here(module: ModuleType, options: Namespace) -> int:
+def run_here(command: "Command", options: Namespace) -> int:
     """Execute a command in this process and print to its standard streams."""
 
     async def execute_with(app: "OneTool") -> int:
-        return await execute(module, Invocation(app, options, CommandOutput()))
+        return await execute(command, Invocation(app, options, CommandOutput()))
 
-    return run_with_app(options, execute_with, is_guarded=getattr(module, "IS_GUARDED", False))
+    return run_with_app(options, execute_with, is_guarded=command.is_guarded)
 
 
 def run_with_app(options: Namespace, work: Work[T], *, is_guarded: bool = False) -> T:
@@ -176,15 +172,13 @@ def check_settings(app: "OneTool", output: CommandOutput | None = None) -> None:
 
 def identify_owner() -> "Person":
     """Return the person who types commands on this machine: the owner."""
-    from onetool.admin.person import Person
+    from onetool.admin.action import Person
 
     return Person(user_name(), "owner", transport="cli")
 
 
 def make_caller(agent: str) -> "Caller":
-    """Return the owner as this agent, with a session of its own: no command depends on an earlier
-    one.
-    """
+    """Return the owner as this agent, in a new session: no command depends on another."""
     from onetool.util.context import Caller
 
     return Caller(agent, is_owner=True, client="cli", session=os.urandom(8).hex())

@@ -1,28 +1,35 @@
-"""Sign in to an upstream server or an API with OAuth."""
+"""The commands login and logout, and notes about servers that need a sign-in."""
 
 import asyncio
+import os
 import sys
 from argparse import ArgumentParser, Namespace
+from collections.abc import Collection
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from onetool.cli.command import Command, choose_stream
 from onetool.cli.invocation import Invocation, identify_owner
-from onetool.cli.options import choose_stream
 from onetool.cli.terminal import CommandOutput, Progress
 from onetool.errors import ToolError
+from onetool.settings.paths import Directories
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
     from onetool.app import OneTool
-    from onetool.net.oauth.credential import Identity
+    from onetool.net.oauth.credential import Identity, SignInTarget
+
+PROBE_SECONDS = 3.0  # for all servers together; a server that does not answer is not mentioned
+UNAUTHORIZED = 401
 
 
-LOCAL = True  # it opens a browser and listens on this machine
+# --- login ----------------------------------------------------------------------------------------
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_login_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle"
     )
@@ -46,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-async def execute(command: Invocation) -> None:
+async def _login(command: Invocation) -> None:
     from onetool.admin.sign_ins import describe_sign_in
     from onetool.net.oauth.sign_ins import identify
 
@@ -81,9 +88,9 @@ async def _use_callback(app: "OneTool", identity: "Identity", options: Namespace
     from onetool.net.oauth.pending import PENDING_SECONDS, LoopbackCallback
 
     stored = await app.sign_ins.get_source(identity).read()
-    known = urlsplit(stored.redirect_uri).port if stored is not None else None
+    last_port = urlsplit(stored.redirect_uri).port if stored is not None else None
     fixed = identity.target.settings.callback_port
-    async with LoopbackCallback().listen(*((fixed,) if fixed else (known or 0, 0))) as callback:
+    async with LoopbackCallback().listen(*((fixed,) if fixed else (last_port or 0, 0))) as callback:
         with Progress(f"looking for the authorization server of {identity.label}"):
             pending = await begin_sign_in(app, identify_owner(), identity, callback.redirect_uri)
         callback.accept(partial(app.sign_ins.try_to_finish, pending))
@@ -151,3 +158,106 @@ def _describe(identity: "Identity", state: JsonMapping, tools: int | None) -> st
         f" until {state['expires_at']}" if state["expires_at"] and not state["refreshes"] else ""
     )
     return f"Signed in to {identity.label}{user}{expiry}.{listed}"
+
+
+# --- logout ---------------------------------------------------------------------------------------
+
+
+def _add_logout_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "name", metavar="NAME", help="name of the server in onetool.yaml, or of a bundle"
+    )
+    parser.add_argument(
+        "--account", default=None, metavar="ACCOUNT", help="account of the server (default: all)"
+    )
+    parser.add_argument(
+        "--agent", default=None, metavar="AGENT", help="agent that was signed in for (default: all)"
+    )
+
+
+async def _logout(command: Invocation) -> None:
+    from onetool.admin.sign_ins import sign_out_all
+
+    options = command.options
+    name = options.name
+    ended = await sign_out_all(
+        command.app, command.person, name, account=options.account, agent=options.agent
+    )
+    labels = ", ".join(dict.fromkeys(ended))
+    line = f"Signed out of {labels}." if ended else f"{name}: not signed in."
+    command.show({"name": name, "signed_out": bool(ended)}, [line])
+
+
+# --- sign-in notes --------------------------------------------------------------------------------
+
+
+def find_sign_in_notes(directories: Directories, names: Collection[str] | None = None) -> list[str]:
+    """Return a line for each of these servers (or all) that lacks a required sign-in."""
+    from onetool.net.oauth.sign_ins import make_server_target
+    from onetool.settings.load import load
+    from onetool.state.credentials import CredentialFile, CredentialStore
+
+    try:
+        settings = load(directories, os.environ).settings
+        with closing(CredentialFile(directories.user)) as database:
+            signed_in = {key.resource for key in CredentialStore(database).list_keys()}
+    except ToolError:  # the command itself reports it, or `onetool doctor` does
+        return []
+    servers = {
+        name: server
+        for name, server in settings.servers.items()
+        if server.enabled and (names is None or name in names)
+    }
+    targets = [
+        target
+        for name, server in servers.items()
+        if (target := make_server_target(name, server)) is not None
+    ]
+    missing = [
+        target for target in targets if target.url not in signed_in and not target.is_machine
+    ]
+    rejecting = asyncio.run(_probe([target for target in missing if target.is_optional]))
+    found = [
+        target.name for target in missing if not target.is_optional or target.name in rejecting
+    ]
+    return [f"{name} requires a sign-in: onetool login {name}" for name in found]
+
+
+async def _probe(targets: "Collection[SignInTarget]") -> set[str]:
+    """Return the servers that answer 401 to a request without a token."""
+    from onetool.net import ANY_HOST, Net
+    from onetool.net.oauth.guarded_http import PROBES, GuardedHttp
+
+    net = Net(ANY_HOST)
+    names = set[str]()
+
+    async def probe(target: "SignInTarget") -> None:
+        with suppress(ToolError):
+            answer = await GuardedHttp(net, target.url).post_json(
+                target.url, PROBES[0], "url", target.headers
+            )
+            challenge = answer.header("www-authenticate") or ""
+            if answer.status == UNAUTHORIZED and target.accepts_sign_in(challenge):
+                names.add(target.name)
+
+    tasks = [asyncio.ensure_future(probe(each)) for each in targets]
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=PROBE_SECONDS)
+        for task in late:
+            task.cancel()
+    await net.close()
+    return names
+
+
+COMMANDS = {
+    "login": Command(
+        "Sign in to an upstream server or an API with OAuth.",
+        _add_login_arguments,
+        execute=_login,
+    ),
+    "logout": Command(
+        "Sign out of an upstream server or an API: delete its tokens here and revoke them there.",
+        _add_logout_arguments,
+        execute=_logout,
+    ),
+}

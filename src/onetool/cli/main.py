@@ -1,32 +1,20 @@
 """The entry point of the command line. It imports only the module of the command that it runs.
 
-Each command is a module of this package with `add_arguments(parser)` and `async execute(command)`,
-or a function for each action (`onetool.cli.options.Actions`). It runs in the shared server if there
-is one, and else in this process. `check(options)` reports usage errors before anything is opened. A
-module may also have these names:
-
-- `JSON`: the help text of `--json`; `WITHOUT_JSON`: actions without it, or an empty name for the
-  command
-- `LOCAL`: True, or the actions that always run in this process, because they ask in the terminal
-- `IS_GUARDED`: a person decides, so it runs in this process, without settings of the environment
-- `CHECKS_SETTINGS`: False if the command also works with invalid settings
-- `TAKES_COMMAND`: arguments after `--` are another command
-- `main(options) -> int`, instead of `execute`: it opens no application, or one with other settings.
-  An action may have such a function, too, as the default of the option `main`.
-
-Imports are deferred: `onetool tools` does not import the MCP library, and completion imports next
-to nothing. `onetool.cli.exit_status` handles errors and exit statuses.
+A module declares one or more commands in its own `COMMANDS`; see `onetool.cli.command`. Imports are
+deferred: `onetool tools` does not import the MCP library, and completion imports next to nothing.
+`onetool.cli.exit_status` handles errors and exit statuses.
 """
 
 import importlib
 import sys
 from argparse import PARSER, SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable
-from keyword import iskeyword
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from onetool.errors import ToolError
+
+if TYPE_CHECKING:
+    from onetool.cli.command import Command
 
 COMMANDS = {
     "serve": "Run the MCP server on stdio (the default command) or over HTTP",
@@ -70,6 +58,21 @@ COMMANDS = {
     "untrust": "Revoke trust in .onetool/ in this directory",
     "completion": "Print a shell completion script",
 }
+# Modules of commands whose name is another one.
+MODULES = {
+    **dict.fromkeys(("approve", "reject", "snippets"), "approvals"),
+    **dict.fromkeys(("call", "api"), "run"),
+    **dict.fromkeys(("search", "help"), "tools"),
+    **dict.fromkeys(("ui", "reload", "disconnect"), "running"),
+    **dict.fromkeys(("agents", "hosts", "secret", "token"), "settings"),
+    "import": "import_",
+    "test": "dev",
+    "audit": "stats",
+    "backup": "store",
+    "worker": "serve",
+    "logout": "login",
+    "untrust": "trust",
+}
 
 ENDING = """\
 Use `onetool COMMAND --help` for more information about a command. With --json, a command prints only JSON to standard
@@ -97,19 +100,21 @@ def _dispatch(arguments: list[str]) -> int:
         name, arguments = _choose_default(arguments)
     else:
         arguments = arguments[1:]
-    parser, run = command(name)
-    options = parse(parser, load_command(name), arguments)
+    options = parse(name, arguments)
     _check_environment()
-    return run(options)
+    return run(load_command(name), options)
 
 
-def parse(parser: ArgumentParser, module: ModuleType, arguments: list[str]) -> Namespace:
+def parse(
+    name: str, arguments: list[str], parser_class: type[ArgumentParser] = ArgumentParser
+) -> Namespace:
     """Return the options of a command.
 
     `following` is the command after `--`, for commands that take one.
     """
+    parser = make_parser(name, parser_class)
     following: list[str] = []
-    if "--" in arguments and getattr(module, "TAKES_COMMAND", False):
+    if load_command(name).takes_command and "--" in arguments:
         at = arguments.index("--")
         following = arguments[at + 1 :]
         arguments = arguments[:at]
@@ -159,68 +164,51 @@ def _overview_parser() -> ArgumentParser:
     return parser
 
 
-def command(name: str) -> tuple[ArgumentParser, Callable[[Namespace], int]]:
-    """Return the parser and the main function of a command."""
-    module = load_command(name)
-
-    def run(options: Namespace) -> int:
-        from onetool.cli.invocation import run_here
-
-        main = getattr(options, "main", getattr(module, "main", None))
-        if main is not None:
-            return int(main(options))
-        getattr(module, "check", id)(options)
-        return run_here(module, options)
-
-    return make_parser(name, module), run
+def load_command(name: str) -> "Command":
+    module = importlib.import_module(f"onetool.cli.{MODULES.get(name, name)}")
+    command: Command = module.COMMANDS[name]
+    return command
 
 
-def can_be_remote(module: ModuleType) -> bool:
-    """Return whether actions of a command may run in the shared server."""
-    is_local = getattr(module, "LOCAL", False) is True or getattr(module, "IS_GUARDED", False)
-    return not (is_local or hasattr(module, "main"))
-
-
-def load_command(name: str) -> ModuleType:
-    return importlib.import_module(
-        f"onetool.cli.{name}_" if iskeyword(name) else f"onetool.cli.{name}"
-    )
-
-
-def make_parser(
-    name: str, module: ModuleType, parser_class: type[ArgumentParser] = ArgumentParser
-) -> ArgumentParser:
-    parser = parser_class(prog=f"onetool {name}", description=module.__doc__)
+def make_parser(name: str, parser_class: type[ArgumentParser] = ArgumentParser) -> ArgumentParser:
+    command = load_command(name)
+    parser = parser_class(prog=f"onetool {name}", description=command.description)
     parser.add_argument("--config", type=Path, metavar="FILE", help="path to the settings file")
     parser.set_defaults(json=False)
-    if hasattr(module, "add_arguments"):
-        module.add_arguments(parser)
-    _add_json(parser, module)
+    if command.add_arguments is not None:
+        command.add_arguments(parser)
+    _add_json(parser, command)
     return parser
 
 
-def _add_json(parser: ArgumentParser, module: ModuleType) -> None:
+def run(command: "Command", options: Namespace) -> int:
+    """Run a command in this process and return its exit status."""
+    from onetool.cli.invocation import run_here
+
+    main = getattr(options, "main", command.main)
+    if main is not None:
+        return int(main(options))
+    if command.check is not None:
+        command.check(options)
+    return run_here(command, options)
+
+
+def _add_json(parser: ArgumentParser, command: "Command") -> None:
     """Add `--json`, which may stand before and after the name of an action."""
-    without = getattr(module, "WITHOUT_JSON", ())
     parsers = {"": parser}
     for action in parser._actions:  # noqa: SLF001 - argparse has no public API for it
         if action.nargs == PARSER:
             parsers = {} if action.required else parsers
             parsers |= dict(action.choices or {})
-    for name, each in parsers.items():
-        if name not in without:
-            each.add_argument(
-                "--json",
-                action="store_true",
-                default=SUPPRESS,
-                help=getattr(module, "JSON", "print JSON"),
+    for name, action_parser in parsers.items():
+        if name not in command.without_json:
+            action_parser.add_argument(
+                "--json", action="store_true", default=SUPPRESS, help=command.json
             )
 
 
 def _check_environment() -> None:
-    """Raise a readable error if the working or home directory is unusable, which every command
-    needs.
-    """
+    """Raise a readable error if the working or home directory is unusable."""
     try:
         Path.cwd()
     except OSError as error:

@@ -12,11 +12,17 @@ from typing import TypeVar
 from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.app import OneTool
-from onetool.cli.examples import explain_effects, run_examples
+from onetool.cli.command import find_command_directories
+from onetool.cli.examples import (
+    FAILED,
+    SKIPPED,
+    CheckOutcome,
+    PackReport,
+    explain_effects,
+    run_examples,
+)
+from onetool.cli.exit_status import run_cancellable
 from onetool.cli.invocation import check_settings
-from onetool.cli.options import find_command_directories
-from onetool.cli.outcomes import FAILED, SKIPPED, CheckOutcome, PackReport
-from onetool.cli.signals import run_cancellable
 from onetool.cli.terminal import Progress
 from onetool.cli.trust import require_trust
 from onetool.core.names import python_name
@@ -39,9 +45,7 @@ CREATE = "run `onetool init` to create an example, .onetool/tools/hello/hello_to
 
 
 def run_with_pack(options: Namespace, work: Callable[[OneTool, Path], Awaitable[T]]) -> T:
-    """Run a coroutine function with OneTool and the file of the pack; `options.effects` allows more
-    than reading.
-    """
+    """Run a coroutine function with OneTool and the pack's file."""
     named = _find_named_file(options.pack)
     directories = find_command_directories(options)
     project = _find_project(options.pack, named, directories)
@@ -64,23 +68,21 @@ def run_with_pack(options: Namespace, work: Callable[[OneTool, Path], Awaitable[
 
 
 def _adjust(loaded: Loaded, *, effects: bool) -> Loaded:
-    """Return the settings for tests: the default agent may call all tools, and calls are not
-    counted.
-    """
-    given = loaded.settings
+    """Return settings for tests: all tools for the default agent, and no statistics."""
+    settings = loaded.settings
     permissions = frozenset(Permission) if effects else frozenset({Permission.READ})
     update = {
         "permissions": permissions,
         "tools": None,
         "policy": "open",
     }  # the user asked for the effects
-    agent = given.agents["default"].model_copy(update=update)
-    stats = given.stats.model_copy(update={"enabled": False})
+    agent = settings.agents["default"].model_copy(update=update)
+    stats = settings.stats.model_copy(update={"enabled": False})
     tools = {
-        name: pack.model_copy(update={"queue": ""}) for name, pack in given.tools.items()
+        name: pack.model_copy(update={"queue": ""}) for name, pack in settings.tools.items()
     }  # they run here
-    changed = {"agents": {**given.agents, "default": agent}, "stats": stats, "tools": tools}
-    return replace(loaded, settings=given.model_copy(update=changed))
+    changed = {"agents": {**settings.agents, "default": agent}, "stats": stats, "tools": tools}
+    return replace(loaded, settings=settings.model_copy(update=changed))
 
 
 # --- the file of a pack ---------------------------------------------------------------------------
@@ -94,8 +96,8 @@ def _find_named_file(text: str) -> Path | None:
     if not file.is_file():
         message = f"{file} is a directory" if file.is_dir() else f"no such file: {file}"
         files = [
-            str(each)
-            for each in sorted((file if file.is_dir() else file.parent).glob(f"*{SUFFIX}.py"))
+            str(candidate)
+            for candidate in sorted((file if file.is_dir() else file.parent).glob(f"*{SUFFIX}.py"))
         ]
         near = files if file.is_dir() else get_close_matches(str(file), files, 1)
         raise ToolError(f"{message}; a pack is {EXPECTED}", hint=suggestion_hint(near) or CREATE)
@@ -108,9 +110,7 @@ def _find_named_file(text: str) -> Path | None:
 
 
 def _find_project(name: str, named: Path | None, directories: Directories) -> Path | None:
-    """Return the project that a pack belongs to: its code and the tests beside it must not run
-    without trust.
-    """
+    """Return the pack's project, whose code and tests must not run without trust."""
     if named is not None:
         candidates = (
             parent if parent.name == FOLDER else parent / FOLDER for parent in named.parents
@@ -144,7 +144,10 @@ def _find_pack_file(app: OneTool, name: str) -> Path:
 
 def find_extension(app: OneTool, file: Path) -> Extension | None:
     """Return the extension that was read from a file; None if the file no longer exists."""
-    return next((each for each in app.extensions.all_extensions if each.file == file), None)
+    for extension in app.extensions.all_extensions:
+        if extension.file == file:
+            return extension
+    return None
 
 
 def find_tools(app: OneTool, extension: Extension) -> list[Tool]:
@@ -183,11 +186,13 @@ async def check_pack(app: OneTool, extension: Extension, *, effects: bool) -> Pa
 def _find_problems(app: OneTool, extension: Extension) -> list[Problem]:
     """Return the problems of a file, found without running it."""
     conflict = app.extensions.name_conflicts.get(extension.pack)
-    found = [
-        each for each in (extension.problem, conflict, *extension.problems) if each is not None
+    problems = [
+        problem
+        for problem in (extension.problem, conflict, *extension.problems)
+        if problem is not None
     ]
-    if found or extension.functions:
-        return found
+    if problems or extension.functions:
+        return problems
     message = f"{extension.file}: the pack has no tools"
     return [
         Problem(

@@ -1,5 +1,4 @@
-"""Executes commands that clients send to the shared server, with the same functions as the command
-line.
+"""Executes commands that clients send to the shared server, like the command line.
 
 `execute` is called on the event loop of the server, with the application of the client. It writes
 to a `RemoteOutput`, which sends the text to the client. Cancelling it cancels the run or call.
@@ -15,7 +14,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from onetool.cli.exit_status import FAILED, LOG_FILE, describe_failure
 from onetool.cli.invocation import Invocation, execute as execute_here
-from onetool.cli.main import COMMANDS, can_be_remote, load_command, make_parser, parse
+from onetool.cli.main import load_command, parse
 from onetool.cli.terminal import (
     CLEAR_LINE,
     DEFAULT_WIDTH,
@@ -26,6 +25,7 @@ from onetool.cli.terminal import (
     Progress,
     can_rewrite,
 )
+from onetool.processes.daemon_client import SHARED_COMMANDS
 from onetool.util.invisible import escape_invisible
 
 if TYPE_CHECKING:
@@ -49,24 +49,22 @@ async def execute(
     commands and actions of the client's process, code that is not UTF-8, and if the settings files
     have changed or are invalid: the client executes these itself.
     """
-    if not argv or argv[0] not in COMMANDS:
+    if not argv or argv[0] not in SHARED_COMMANDS:
         raise NotRemote
-    module = load_command(argv[0])
-    if not can_be_remote(module):
-        raise NotRemote
-    options = parse(make_parser(argv[0], module, _RemoteParser), module, argv[1:])
-    if options.config is not None or getattr(options, "action", "") in getattr(module, "LOCAL", ()):
+    command = load_command(argv[0])
+    options = parse(argv[0], argv[1:], _RemoteParser)
+    if options.config is not None or getattr(options, "action", "") in command.local_actions:
         raise NotRemote
     if argv[0] == "run":
         options.code = stdin_text if options.code == "-" else options.code
         if options.code is None or options.file is not None or not _is_utf8(options.code):
             raise NotRemote
-    else:
-        getattr(module, "check", id)(options)
+    elif command.check is not None:
+        command.check(options)
     if not await app.live_settings.is_current():
         raise NotRemote
     try:
-        return await execute_here(module, Invocation(app, options, output))
+        return await execute_here(command, Invocation(app, options, output))
     except NotRemote:
         raise
     except Exception as error:  # noqa: BLE001 - the client prints a message, like the command line

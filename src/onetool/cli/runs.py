@@ -4,8 +4,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from onetool.cli.command import Actions, Command
 from onetool.cli.invocation import Invocation
-from onetool.cli.options import Actions
 from onetool.errors import ToolNotFound
 from onetool.util.text import pluralize, shorten
 
@@ -195,3 +195,6 @@ def _describe_recorded(run: "RunDetails") -> "Iterator[str]":
         )
         if call.result is not None:
             yield f"     -> {json.dumps(call.result, ensure_ascii=False)}"
+
+
+COMMANDS = {"runs": Command(__doc__, add_arguments)}

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from onetool.cli.approver import can_confirm, confirm_person
+from onetool.cli.command import Actions, Command, add_edit_options
 from onetool.cli.invocation import Invocation, check_settings, open_app
-from onetool.cli.options import Actions, add_edit_options
 from onetool.errors import ToolError
 from onetool.util.text import pluralize, quote
 from onetool_child.json_types import JsonObject
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from onetool.admin.servers import ServerStatus
     from onetool.admin.sign_ins import ServerSignIn
     from onetool.app import OneTool
-
-LOCAL = frozenset({"accept"})  # it asks in the terminal
-TAKES_COMMAND = True  # after `--`
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -166,8 +163,8 @@ async def _enable(command: Invocation) -> None:
 def _read_pairs(texts: list[str], separator: str) -> dict[str, str]:
     pairs = {}
     for text in texts:
-        name, found, value = text.partition(separator)
-        if not found or not name.strip():
+        name, has_separator, value = text.partition(separator)
+        if not has_separator or not name.strip():
             raise ToolError(f"invalid value {quote(text)}: expected NAME{separator}VALUE")
         pairs[name.strip()] = value.strip() if separator == ":" else value
     return pairs
@@ -242,3 +239,14 @@ def _render_sign_in(sign_in: "ServerSignIn") -> str:
     user = f" as {sign_in.user}" if sign_in.user else ""
     expiry = f", token expires {sign_in.expires_at}" if sign_in.expires_at else ""
     return f"  {label}: signed in{user}{expiry}"
+
+
+COMMANDS = {
+    "servers": Command(
+        __doc__,
+        add_arguments,
+        check=check,
+        local_actions={"accept"},  # it asks in the terminal
+        takes_command=True,  # after `--`
+    )
+}

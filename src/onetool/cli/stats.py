@@ -1,9 +1,10 @@
-"""Show usage statistics and savings of all servers that share a data directory."""
+"""The commands stats and audit."""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from onetool.cli.command import Command
 from onetool.cli.invocation import Invocation
 from onetool.cli.terminal import format_list, format_table
 from onetool.errors import ToolError
@@ -12,6 +13,7 @@ from onetool.util.text import pluralize, shorten
 from onetool_child.json_types import JsonMapping
 
 if TYPE_CHECKING:
+    from onetool.admin.audit import AuditRecord
     from onetool.admin.statistics import SpendingRow
     from onetool.state.stats.summary import StatsSummary
 
@@ -28,9 +30,21 @@ SPENDING_HEADINGS = (
     "result tokens",
     "cost",
 )
+DEFAULT_LIMIT = 20
+HEADINGS = ("time", "kind", "who", "agent", "what", "outcome")
+FILTERS = {
+    "actor": "only records of this token or person",
+    "agent": "only records of this agent",
+    "name": "only records of this tool or action",
+    "outcome": "only records with this outcome, such as ok",
+    "text": "only records that contain this text",
+}
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+# --- stats ----------------------------------------------------------------------------------------
+
+
+def _add_stats_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--period",
         choices=("day", "week", "month", "all"),
@@ -46,12 +60,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--html", type=Path, metavar="FILE", help="file for an HTML report")
 
 
-def check(options: Namespace) -> None:
+def _check_stats(options: Namespace) -> None:
     if options.month is not None and options.by != "token":
         options.usage_error("--month needs --by token")
 
 
-async def execute(command: Invocation) -> None:
+async def _show_stats(command: Invocation) -> None:
     await {"token": _show_spending, "error": _show_errors, None: _show_summary}[command.options.by](
         command
     )
@@ -164,3 +178,59 @@ def _row(tool: JsonMapping) -> tuple[str, ...]:
 
 def _rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.4g}%"
+
+
+# --- audit ----------------------------------------------------------------------------------------
+
+
+def _add_audit_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--kind",
+        choices=("call", "change", "decision", "started"),
+        default="",
+        help="kind of records",
+    )
+    for name, text in FILTERS.items():
+        parser.add_argument(f"--{name}", default="", metavar=name.upper(), help=text)
+    text = f"maximum number of records (default: {DEFAULT_LIMIT})"
+    parser.add_argument("--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help=text)
+    parser.add_argument(
+        "--json-lines", action="store_true", help="print all matching records as they are stored"
+    )
+
+
+async def _show_audit(command: Invocation) -> None:
+    from onetool.admin.audit import AuditPageQuery, export_records, list_records
+
+    query = AuditPageQuery().model_copy(
+        update={name: getattr(command.options, name) for name in ("kind", *FILTERS)}
+    )
+    if command.options.json_lines:
+        async for batch in await command.do(export_records, query):
+            command.write_json_lines(batch)
+        return
+    records = await command.list_all(list_records, query, command.options.limit)
+    lines = format_list(HEADINGS, map(_format_row, records))
+    command.show(
+        {"records": [record.model_dump() for record in records]}, lines, "No records match."
+    )
+
+
+def _format_row(record: "AuditRecord") -> tuple[str, ...]:
+    columns = (record.time, record.kind, record.actor, record.agent, record.name, record.outcome)
+    return tuple(escape_invisible(text) or "-" for text in columns)
+
+
+COMMANDS = {
+    "stats": Command(
+        "Show usage statistics and savings of all servers that share a data directory.",
+        _add_stats_arguments,
+        check=_check_stats,
+        execute=_show_stats,
+    ),
+    "audit": Command(
+        "Show who changed or called what, newest first.",
+        _add_audit_arguments,
+        execute=_show_audit,
+    ),
+}

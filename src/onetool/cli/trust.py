@@ -1,9 +1,4 @@
-"""Review .onetool/ in this directory and trust it after confirmation.
-
-With FILE, review the servers of an assistant's configuration, such as .mcp.json, for `onetool
-import FILE`. The answer is read from standard input, so scripts can use `echo yes | onetool trust`.
-No answer means no.
-"""
+"""The commands trust and untrust, and the review that other commands show."""
 
 import json
 import os
@@ -16,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from onetool.cli.options import choose_stream, find_command_directories, print_result
+from onetool.cli.command import Command, choose_stream, find_command_directories, print_result
 from onetool.errors import ConfigError, ToolError
 from onetool.settings.clients import text_files
 from onetool.settings.clients.catalog import CLIENTS, Machine
@@ -32,6 +27,7 @@ from onetool.settings.trust import (
     make_record,
     trust,
     trust_file,
+    untrust,
 )
 from onetool.util.problem import Problem
 from onetool.util.redact import REDACTED
@@ -44,6 +40,9 @@ MAX_CHANGE_LENGTH = 80
 Lines = list[str]
 # What runs is always shown, even as the value of a key whose name looks like that of a secret.
 _COMMAND = re.compile(r"\s|\A[/.~-]")
+
+
+# --- trust ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +59,13 @@ class Review:
     changes: Lines | None
 
 
-def add_arguments(parser: ArgumentParser) -> None:
+def _add_trust_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="configuration with servers, instead of .onetool/"
     )
 
 
-def main(options: Namespace) -> int:
+def _review(options: Namespace) -> int:
     if options.file is not None:
         return _trust_file(options)
     directories = project_folders(options)
@@ -181,9 +180,7 @@ def _review_file(file: ClientServers, question: str, stream: TextIO) -> bool:
 
 
 def find_errors(directories: Directories, project: Path) -> list[Problem]:
-    """Return the errors of settings as they would be if the project was trusted, except for missing
-    secrets.
-    """
+    """Return settings errors as they would be with trust, except for missing secrets."""
     from onetool.settings.load import UNSET, examine
 
     errors = examine(replace(directories, project=project), os.environ, trust=True).errors
@@ -221,9 +218,7 @@ def _make_review(facts: JsonMapping, changes: list[Change] | None) -> Review:
 
 
 def mask_secrets(value: Any, name: str = "") -> Any:
-    """Return the data with secrets masked, each only in its own place: another value may have the
-    same text.
-    """
+    """Return the data with secrets masked, each only in its own place."""
     if isinstance(value, dict):
         return {key: mask_secrets(item, key) for key, item in value.items()}
     if isinstance(value, list):
@@ -323,3 +318,35 @@ def _section(title: str, lines: Lines) -> Iterator[str]:
 def _printable(text: str) -> str:
     """Escape control characters and invisible characters."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+# --- untrust --------------------------------------------------------------------------------------
+
+
+def _untrust(options: Namespace) -> int:
+    directories = project_folders(options)
+    assert directories.project is not None
+    was_trusted = untrust(directories.project, directories.user)
+    data = {"folder": str(directories.project), "trusted": False, "was": was_trusted}
+    print_result(
+        options,
+        data,
+        [f"{directories.project} {'is no longer' if was_trusted else 'was not'} trusted."],
+    )
+    return 0
+
+
+TRUST_HELP = """\
+Review .onetool/ in this directory and trust it after confirmation.
+
+With FILE, review the servers of an assistant's configuration, such as .mcp.json, for `onetool
+import FILE`. The answer is read from standard input, so scripts can use `echo yes | onetool trust`.
+No answer means no.
+"""
+COMMANDS = {
+    "trust": Command(TRUST_HELP, _add_trust_arguments, main=_review),
+    "untrust": Command(
+        "Revoke trust in .onetool/ in this directory, so that its settings and extensions are ignored.",
+        main=_untrust,
+    ),
+}

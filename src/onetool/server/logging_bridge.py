@@ -49,9 +49,7 @@ class _Handler(logging.Handler):
 def forward_logging(
     log: EventLog, name: str, *sources: str, level: int = logging.NOTSET
 ) -> Iterator[None]:
-    """Forward records of the source loggers to the log as events with this name while the block
-    runs.
-    """
+    """Log records of the source loggers as events with this name while the block runs."""
     handler = _Handler(log, name)
     loggers = [logging.getLogger(source) for source in sources]
     handler.setLevel(level)

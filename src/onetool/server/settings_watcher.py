@@ -1,5 +1,4 @@
-"""Reloads a running server on changed settings, in files or in the store, SIGHUP and `onetool
-reload`.
+"""Reloads a running server when settings change, on SIGHUP, and for `onetool reload`.
 
 One task follows the changes and never waits for a reload, so that a revoked token is rejected
 promptly. Another task performs the reloads, one at a time, with the settings that the first one has
@@ -132,9 +131,7 @@ class SettingsWatcher:
                 await self._read_changed_settings()
 
     async def _read_changed_settings(self) -> None:
-        """Read the settings if they differ from those in effect and from the last ones that were
-        read.
-        """
+        """Read the settings if they are neither in effect nor the last that were read."""
         live = self.app.live_settings
         change = (
             await self._run_in_thread(partial(stamp_files, self.app.directories)),

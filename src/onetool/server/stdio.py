@@ -1,5 +1,4 @@
-"""Standard input and output, or a socket, for the MCP transport, read and written on the event
-loop.
+"""Standard streams or a socket for the MCP transport, read and written on the event loop.
 
 The SDK accepts any pair of asynchronous text files. Its default passes every line through a thread,
 which costs more than the rest of a small call, and ignores invalid messages. The default is still
@@ -169,8 +168,8 @@ def _parse_leniently(line: bytes) -> Any:
 
 def _error(message: Any, code: int, text: str) -> JsonObject:
     ident = message.get("id") if isinstance(message, dict) else None
-    known = ident if isinstance(ident, str | int) else None
-    return {"jsonrpc": "2.0", "id": known, "error": {"code": code, "message": text}}
+    request_id = ident if isinstance(ident, str | int) else None
+    return {"jsonrpc": "2.0", "id": request_id, "error": {"code": code, "message": text}}
 
 
 @asynccontextmanager
@@ -230,9 +229,7 @@ async def socket_streams(
 
 
 def _claim_pipes() -> tuple[int, int]:
-    """Move the client's pipes to new descriptors, so that stray prints go to standard error
-    instead.
-    """
+    """Move the client's pipes to new descriptors: stray prints go to standard error."""
     incoming = os.dup(0)
     outgoing = os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)

@@ -3,14 +3,13 @@
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
-from onetool.cli.options import print_result
-from onetool.cli.signals import run_cancellable
+from onetool.cli.command import Command, print_result
+from onetool.cli.exit_status import run_cancellable
 from onetool.cli.terminal import green, red, yellow
 from onetool.util.problem import OK, PROBLEM, WARNING, Problem
 from onetool.util.text import pluralize
 
 MARKS = {OK: ("ok  ", green), WARNING: ("warn", yellow), PROBLEM: ("FAIL", red)}
-JSON = "print the findings as JSON"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -37,9 +36,10 @@ def _line(problem: Problem) -> str:
 
 
 def _summarize(problems: Sequence[Problem]) -> str:
-    counts = {level: sum(each.level == level for each in problems) for level in (PROBLEM, WARNING)}
+    levels = [problem.level for problem in problems]
+    counts = {level: levels.count(level) for level in (PROBLEM, WARNING)}
     parts = [pluralize(count, level) for level, count in counts.items() if count]
-    if any(each.fix for each in problems):
+    if any(problem.fix for problem in problems):
         return (
             f"{' and '.join(parts)}. Apply the suggested fixes, some of them with: onetool doctor"
             " --fix"
@@ -49,3 +49,6 @@ def _summarize(problems: Sequence[Problem]) -> str:
         if parts
         else "No problems found."
     )
+
+
+COMMANDS = {"doctor": Command(__doc__, add_arguments, main=main, json="print the findings as JSON")}

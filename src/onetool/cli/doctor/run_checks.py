@@ -68,13 +68,13 @@ async def run_all_checks(config: Path | None, *, makes_fixes: bool) -> list[Prob
 async def _make_fixes(app: OneTool, problems: list[Problem]) -> list[Problem]:
     """Make the safe fixes, and return what was done and the remaining problems."""
     fixed: dict[str, Problem] = {}
-    for fix in dict.fromkeys(each.fix for each in problems if each.fix):
+    for fix in dict.fromkeys(problem.fix for problem in problems if problem.fix):
         try:
             done = (await make_fix(app, identify_owner(), FixRequest(fix=fix), offered=[fix])).done
             fixed[fix] = Problem(f"fixed: {done}", level=OK)
         except ToolError as error:
             fixed[fix] = Problem(error.message)
-    return [*fixed.values(), *(each for each in problems if each.fix not in fixed)]
+    return [*fixed.values(), *(problem for problem in problems if problem.fix not in fixed)]
 
 
 def _check_ignored_project(directories: Directories, loaded: Loaded) -> list[Problem]:
@@ -82,21 +82,23 @@ def _check_ignored_project(directories: Directories, loaded: Loaded) -> list[Pro
     if directories.project is None or loaded.directories.project is not None:
         return []
     return [
-        each
-        for each in find_errors(directories, directories.project)
-        if each not in loaded.problems
+        error
+        for error in find_errors(directories, directories.project)
+        if error not in loaded.problems
     ]
 
 
 def _shorten_timeouts(loaded: Loaded) -> Loaded:
     """Shorten the start timeout of workers and disable statistics. Servers keep their timeouts."""
-    given = loaded.settings
-    workers = given.workers.model_copy(
-        update={"start_timeout": min(given.workers.start_timeout, WORKER_SECONDS)}
+    settings = loaded.settings
+    workers = settings.workers.model_copy(
+        update={"start_timeout": min(settings.workers.start_timeout, WORKER_SECONDS)}
     )
-    stats = given.stats.model_copy(update={"enabled": False})
+    stats = settings.stats.model_copy(update={"enabled": False})
     return replace(
-        loaded, settings=given.model_copy(update={"workers": workers, "stats": stats}), problems=()
+        loaded,
+        settings=settings.model_copy(update={"workers": workers, "stats": stats}),
+        problems=(),
     )
 
 
@@ -148,9 +150,9 @@ async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> 
     if startable:
         report_progress(f"starting {', '.join(startable)}")
     return [
-        found
-        for found in await asyncio.gather(*(start(*each) for each in startable.items()))
-        if found
+        problems
+        for problems in await asyncio.gather(*(start(*each) for each in startable.items()))
+        if problems
     ]
 
 
@@ -188,7 +190,7 @@ async def _start_servers(app: OneTool, report_progress: Callable[[str], None]) -
             level=OK,
         )
 
-    return [found for found in await asyncio.gather(*map(ask, names)) if found]
+    return [problem for problem in await asyncio.gather(*map(ask, names)) if problem]
 
 
 # --- signing in -----------------------------------------------------------------------------------
@@ -204,7 +206,7 @@ async def _trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Prob
         return Problem(error.message, error.hint)
     steps: list[str] = []
     try:
-        found = await app.sign_ins.discover(target, on_step=steps.append)
+        discovered = await app.sign_ins.discover(target, on_step=steps.append)
     except ToolError as failure:
         lines = [f"server {name}: its authorization server cannot be used", *steps, failure.message]
         return Problem(
@@ -212,8 +214,8 @@ async def _trace_sign_in(app: OneTool, name: str, error: SignInRequired) -> Prob
             failure.hint or "report it to the operator of the server",
             level=PROBLEM,
         )
-    client = _describe_client(app, name, found.server)
-    scope = f"scope to request: {found.scope or 'none'}"
+    client = _describe_client(app, name, discovered.server)
+    scope = f"scope to request: {discovered.scope or 'none'}"
     lines = [f"server {name}: the authorization server was found", *steps, client, scope]
     return Problem("\n".join(lines), level=OK)
 

@@ -1,3 +1,1 @@
-"""One server for all clients of a user: the thin client, and the daemon that hosts their
-applications.
-"""
+"""The shared server: a daemon that hosts the applications of all clients of a user."""

@@ -1,6 +1,4 @@
-"""The daemon process: `python -m onetool.server.daemon SOCKET`, with the listening socket as
-descriptor 3.
-"""
+"""The daemon: `python -m onetool.server.daemon SOCKET`, with its socket as descriptor 3."""
 
 import gc
 import sys

@@ -33,8 +33,15 @@ from onetool.processes.daemon_connection import (
     describe_installation,
 )
 from onetool.runs.parts import SharedProcesses
-from onetool.server.daemon.applications import Applications, ClientEnvironment, ClientOptions
-from onetool.server.daemon.handshake import ClientRequest, NotServed, receive_request, send_reply
+from onetool.server.daemon.applications import (
+    Applications,
+    ClientEnvironment,
+    ClientOptions,
+    ClientRequest,
+    NotServed,
+    receive_request,
+    send_reply,
+)
 from onetool.server.logging_bridge import CurrentLog
 from onetool.server.mcp.client_identity import LocalClient, current_client
 from onetool.server.mcp.mcp_server import forward_sdk_logging, serve_connection
@@ -314,11 +321,13 @@ class DaemonServer:
 
     def _disconnect(self, ids: Sequence[str]) -> list[str]:
         """Disconnect the clients with these IDs and return those that were connected."""
-        found = [(task, client) for task, client in self._clients.items() if client.session in ids]
-        for task, client in found:
+        clients = [
+            (task, client) for task, client in self._clients.items() if client.session in ids
+        ]
+        for task, client in clients:
             client.is_disconnected = True
             task.cancel()
-        return [client.session for _, client in found]
+        return [client.session for _, client in clients]
 
     def describe(self) -> JsonObject:
         return {
@@ -326,7 +335,7 @@ class DaemonServer:
             "idle": self._settings.idle,
             "http": self._http.url,
             "python": platform.python_version(),
-            "clients": [each.describe() for each in self._clients.values()],
+            "clients": [client.describe() for client in self._clients.values()],
             "applications": self._applications.describe(),
             "shared": self._shared.describe(),
             "log": str(Path.home() / FOLDER / "logs" / LOG_FILE),

@@ -1,3 +1,1 @@
-"""The HTTP transport: REST, MCP and the admin UI in one ASGI application, behind one authentication
-middleware.
-"""
+"""REST, MCP and the admin UI in one ASGI application, behind one authentication middleware."""

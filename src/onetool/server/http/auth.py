@@ -1,5 +1,4 @@
-"""ASGI middleware in front of every route: authentication, size limits, security headers and the
-request log.
+"""Middleware for every route: authentication, size limits, security headers, request log.
 
 Requests without a token are accepted only from the local machine, on a loopback address and with a
 local Host header, so that other websites cannot reach the server through a browser. All other
@@ -32,21 +31,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from onetool.core.agents import DEFAULT
 from onetool.server.fair_queue import QUEUES, Queues
 from onetool.server.http import request_checks as checks
-from onetool.server.http.body_limit import BodyLimiter
-from onetool.server.http.credential import (
+from onetool.server.http.errors import STATUS, ApiError
+from onetool.server.http.json_body import BodyLimiter
+from onetool.server.http.jwt_verifier import JwtVerifier
+from onetool.server.http.live_tokens import (
     BEARER_HINT,
+    STORE_AWAY,
     FindToken,
     RequestCredential,
+    TokenUse,
     unauthorized_error,
 )
-from onetool.server.http.errors import STATUS, ApiError
-from onetool.server.http.jwt_verifier import JwtVerifier
-from onetool.server.http.live_tokens import STORE_AWAY
-from onetool.server.http.request_checks import Bind
+from onetool.server.http.request_checks import AuthThrottle, Bind
 from onetool.server.http.resource_metadata import METADATA_PATHS, build_challenge
 from onetool.server.http.sessions import CSRF_HEADER, BrowserSessions
-from onetool.server.http.throttle import AuthThrottle
-from onetool.server.http.token_use import TokenUse
 from onetool.settings.access import Auth, Token, TokenSet, identify_token
 from onetool.settings.model import RunLimits
 from onetool.util.logging import Log
@@ -263,9 +261,7 @@ class AuthMiddleware:
             self._revoked.discard(task)
 
     def end_revoked(self) -> None:
-        """End open requests whose tokens are no longer accepted, and streams whose tokens have
-        expired.
-        """
+        """End open requests with rejected tokens, and streams with expired tokens."""
         if not self._open:
             return
         try:
@@ -333,8 +329,8 @@ class AuthMiddleware:
         """
         if self._sessions is None or CSRF_HEADER not in headers:
             return None
-        found = await self._sessions.find(headers)
-        return found if found is not None and (is_local or found.agent is not None) else None
+        session = await self._sessions.find(headers)
+        return session if session is not None and (is_local or session.agent is not None) else None
 
     def _render(self, error: ApiError, scope: Scope) -> Response:
         response = error.response
@@ -349,12 +345,12 @@ class AuthMiddleware:
 
     def _check_host(self, headers: Headers, bind: Bind) -> str:
         hosts = headers.getlist("host")
-        found = checks.HOST_PATTERN.fullmatch(hosts[0]) if len(hosts) == 1 else None
-        if found is None:
+        match = checks.HOST_PATTERN.fullmatch(hosts[0]) if len(hosts) == 1 else None
+        if match is None:
             raise ApiError(
                 "invalid", "invalid Host header: expected exactly one host name or IP address"
             )
-        name = found[1].lower()
+        name = match[1].lower()
         if (
             bind.is_loopback
             and not checks.is_local_name(name, bind)
@@ -457,9 +453,7 @@ class _ResponseSender:
 
 
 def get_token_id(scope: Scope) -> str:
-    """Return an id of the request's token that does not reveal it, or an empty string without a
-    token.
-    """
+    """Return an ID that does not reveal the request's token; empty without a token."""
     return str(scope.get("state", {}).get("token_id", ""))
 
 

@@ -1,5 +1,4 @@
-"""HTTP errors: one exception, one table of status codes, one body, `{"error": {"code", "message",
-"details"}}`.
+"""HTTP errors: an exception, its status, and a body `{"error": {"code", "message", "details"}}`.
 
 Handlers raise a `ToolError` or an `ApiError`; `ErrorBoundary` renders both and hides unexpected
 exceptions. A tool that ran and failed is not an HTTP error: its error is the response to the call.
@@ -8,15 +7,17 @@ exceptions. A tool that ran and failed is not an HTTP error: its error is the re
 import os
 import traceback
 from collections.abc import Callable, Mapping
+from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from onetool.admin.errors import AdminError
-from onetool.admin.model import camel_case
+from onetool.admin.model import AdminError, camel_case
+from onetool.admin.precondition import ANY, Precondition, compute_etag, encode
 from onetool.errors import BundleError, StorageError, ToolError
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log
@@ -206,3 +207,39 @@ def _routing_error(scope: Scope, error: HTTPException) -> ApiError:
     return ApiError(
         "method_not_allowed", message, {"allowed": allowed.split(", ")}, {"allow": allowed}
     )
+
+
+# --- responses ------------------------------------------------------------------------------------
+
+
+MEDIA_TYPE = "application/json"
+NO_CACHE = "no-cache"
+
+
+def json_response(
+    data: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    return Response(encode(data), status, headers, MEDIA_TYPE)
+
+
+def conditional_response(data: Any, request_headers: Headers) -> Response:
+    """Return the data with its ETag, or 304 if the client already has it."""
+    headers = {"etag": compute_etag(data), "cache-control": NO_CACHE}
+    if not {headers["etag"], ANY}.isdisjoint(read_precondition(request_headers).unexpected):
+        return Response(None, 304, headers)
+    return json_response(data, 200, headers)
+
+
+def read_precondition(request_headers: Headers) -> Precondition:
+    """Return the ETags of a request. Weak ETags match only on reads."""
+    unexpected = [tag.removeprefix("W/") for tag in _parse_etags(request_headers, "if-none-match")]
+    return Precondition(_parse_etags(request_headers, "if-match"), unexpected)
+
+
+def _parse_etags(request_headers: Headers, name: str) -> list[str]:
+    return [
+        tag.strip()
+        for line in request_headers.getlist(name)
+        for tag in line.split(",")
+        if tag.strip()
+    ]

@@ -121,9 +121,7 @@ async def serve_http(app: OneTool, host: str, port: int, ready: Ready) -> None:
 
 
 async def check_exposure(app: OneTool, bind: Bind) -> None:
-    """Raise if the server would be reachable from other machines without tokens or without a
-    complete sandbox.
-    """
+    """Raise if other machines could reach a server without tokens or without a complete sandbox."""
     names = app.settings.auth.allowed_hosts
     if bind.is_loopback and not names:
         return
@@ -225,12 +223,12 @@ def _raise_file_limit() -> int:
     if sys.platform == "win32":
         return WANTED_OPEN_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(WANTED_OPEN_FILES, hard)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    limit = WANTED_OPEN_FILES if hard == resource.RLIM_INFINITY else min(WANTED_OPEN_FILES, hard)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return WANTED_OPEN_FILES
     with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        return limit
     return soft
 
 

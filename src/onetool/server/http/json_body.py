@@ -1,8 +1,7 @@
-"""JSON request bodies, parsed strictly: no duplicate keys, no NaN, no infinite or oversized
-numbers.
+"""Request bodies: a size limit, and strict JSON.
 
-Other errors take precedence over those of the body, so it is a mapping that is parsed on first
-access.
+Duplicate keys, NaN, and infinite or oversized numbers are errors. Other errors take precedence over
+those of the body, so it is a mapping that is parsed on first access.
 """
 
 import json
@@ -14,6 +13,7 @@ from typing import Any, NoReturn, Self
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
+from starlette.types import Message, Receive
 
 from onetool.server.http.errors import ApiError
 from onetool.sources.bundles.model import MAX_NESTING
@@ -22,6 +22,11 @@ from onetool_child.messages import MAX_VALUES, has_few_values
 
 MEDIA_TYPE = "application/json"
 MAX_DIGITS = 300
+MAX_BODY_BYTES = 4 << 20
+MAX_IMPORT_BYTES = 64 << 20
+MAX_TOTAL_BYTES = 256 << 20
+IMPORTS = frozenset({"/api/import"})
+MAX_LENGTH_DIGITS = 18
 
 
 class RequestBody(Mapping[str, Any]):
@@ -128,3 +133,57 @@ def _parse_number(text: str) -> float:
 
 def _invalid(message: str) -> ApiError:
     return ApiError("invalid", message)
+
+
+# --- body limit -----------------------------------------------------------------------------------
+
+
+class BodyLimiter:
+    """The total size of the bodies of open requests."""
+
+    def __init__(self, max_bytes: int = MAX_TOTAL_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.held_bytes = 0
+
+    def body(self, path: str, receive: Receive) -> "LimitedBody":
+        return LimitedBody(self, receive, MAX_IMPORT_BYTES if path in IMPORTS else MAX_BODY_BYTES)
+
+
+class LimitedBody:
+    """The `receive` function of one request with a size limit. Call `end` when the request is over."""
+
+    def __init__(self, limiter: BodyLimiter, receive: Receive, max_bytes: int) -> None:
+        self._limiter = limiter
+        self._receive = receive
+        self._max_bytes = max_bytes
+        self._received = 0
+
+    def check_content_length(self, headers: Headers) -> None:
+        length = headers.get("content-length", "")
+        if length.isdecimal() and (
+            len(length) > MAX_LENGTH_DIGITS or int(length) > self._max_bytes
+        ):
+            raise self._too_large_error()
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        size = len(message.get("body", b""))
+        self._received += size
+        self._limiter.held_bytes += size
+        if self._received > self._max_bytes:
+            raise self._too_large_error()
+        if self._limiter.held_bytes > self._limiter.max_bytes:
+            problem = "too much data is being sent to this server at once: retry later"
+            raise ApiError("busy", problem)
+        return message
+
+    def end(self) -> None:
+        self._limiter.held_bytes -= self._received
+        self._received = 0
+
+    def _too_large_error(self) -> ApiError:
+        return ApiError(
+            "too_large",
+            f"the request body exceeds {self._max_bytes} bytes",
+            {"limit": self._max_bytes},
+        )

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NoReturn
 
-from onetool.server.http.credential import RequestCredential, identify_issuer, unauthorized_error
 from onetool.server.http.errors import ApiError
 from onetool.server.http.issuers import MAX_KEY_ID_CHARS, IssuerDirectory
 from onetool.server.http.json_body import parse_json
+from onetool.server.http.live_tokens import RequestCredential, identify_issuer, unauthorized_error
 from onetool.settings.access import Issuer
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log
@@ -164,7 +164,7 @@ def map_agent(entry: Issuer, claims: JsonMapping) -> str | None:
     if entry.agent_claim == "email" and claims.get("email_verified") is not True:
         value = None  # some issuers let people type any address
     values = {
-        each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str)
+        group for group in (value if isinstance(value, list) else [value]) if isinstance(group, str)
     }
     return next(
         (agent for name, agent in entry.agents.items() if name in values), entry.default_agent
@@ -231,5 +231,5 @@ def _decode(text: str, key: Any, algorithm: str, issuer: str, audiences: list[st
 
 
 def _list_audiences(claims: JsonMapping) -> set[str]:
-    found = claims["aud"]
-    return {found} if isinstance(found, str) else {*found}
+    audience = claims["aud"]
+    return {audience} if isinstance(audience, str) else {*audience}

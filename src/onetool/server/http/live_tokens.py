@@ -1,21 +1,36 @@
-"""The tokens that are accepted now: `LiveTokens` rejects those that were revoked since the settings
-were loaded.
+"""The accepted tokens, credentials of requests, and the time at which each was last used.
+
+`LiveTokens` rejects tokens that were revoked since the settings were loaded.
 """
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from math import inf
 from typing import TYPE_CHECKING
 
 from onetool.errors import StorageError
 from onetool.server.http.errors import ApiError
-from onetool.settings.access import Token, TokenSet
+from onetool.settings.access import Issuer, Token, TokenSet
 from onetool.settings.load import Examined, Loaded
+from onetool.settings.model import Settings
 from onetool.settings.settings_reader import config_files
+from onetool.state.document_kinds import LastUses
+from onetool.util.bounded_dict import BoundedDict
 
 if TYPE_CHECKING:
     from onetool.settings.model import Settings
     from onetool.state.token_file import TokenFile
 
 STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which tokens are revoked
+PRECISION_SECONDS = 60.0
+MAX_RECORDED = 10_000
+FindToken = Callable[
+    [str], Token | None
+]  # finds a token by its hash, whether it has expired or not
+BEARER_HINT = "send the header Authorization: Bearer ot_..."
 
 
 class LiveTokens:
@@ -88,3 +103,54 @@ class LiveTokens:
         except StorageError as error:
             message = f"cannot check tokens: {error.message}"
             raise ApiError("busy", message, {"reason": STORE_AWAY}) from None
+
+
+# --- credentials ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCredential:
+    """An accepted credential. `agent` is None for the owner."""
+
+    actor: str  # for runs, logs and the audit log
+    agent: str | None
+    scope: str
+    is_live: Callable[[FindToken], bool]  # whether it is still accepted, apart from its expiry
+    token_id: str = ""
+    expires: float = inf  # seconds since 1970
+    origin: str = ""  # the entry of the settings that accepted it, if it is of an issuer
+
+
+def identify_issuer(entry: Issuer) -> str:
+    """Return an identifier of an entry in the settings, the same in every process.
+
+    It changes with the entry.
+    """
+    return sha256(entry.model_dump_json().encode()).hexdigest()
+
+
+def unauthorized_error(message: str, *, reason: str = "", hint: str = "") -> ApiError:
+    return ApiError("unauthorized", message, {"reason": reason} if reason else {}, hint=hint)
+
+
+# --- the use of tokens ----------------------------------------------------------------------------
+
+
+class TokenUse:
+    """The last uses of tokens, by `identify_token`."""
+
+    def __init__(
+        self, storage: Callable[[], LastUses], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._get_storage = storage
+        self._clock = clock
+        self._recorded: BoundedDict[str, float] = BoundedDict(MAX_RECORDED)
+
+    def record(self, identifier: str) -> None:
+        """Record that a token is used now. Returns at once."""
+        now = self._clock()
+        recorded = self._recorded.get(identifier)
+        if recorded is not None and now - recorded < PRECISION_SECONDS:
+            return
+        self._recorded[identifier] = now
+        asyncio.get_running_loop().run_in_executor(None, self._get_storage().touch, identifier)

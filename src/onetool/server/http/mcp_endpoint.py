@@ -30,8 +30,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from onetool.app import OneTool
 from onetool.server.http.auth import STOPPING, get_token_id
-from onetool.server.http.body_limit import MAX_BODY_BYTES
 from onetool.server.http.errors import ApiError
+from onetool.server.http.json_body import MAX_BODY_BYTES
 from onetool.server.mcp.mcp_server import OneToolServer
 from onetool.util.http_clients import HttpClient
 from onetool_child.messages import MAX_VALUES, has_few_values
@@ -100,9 +100,9 @@ class _SessionStore(EventStore):
         last = self._replays.sent.get(number)
         if last is None or last.session != self._session:
             return None
-        for each, sent in list(self._replays.sent.items()):
-            if each > number and sent[:2] == last[:2] and sent.message is not None:
-                await send_callback(EventMessage(sent.message, str(each)))
+        for session, sent in list(self._replays.sent.items()):
+            if session > number and sent[:2] == last[:2] and sent.message is not None:
+                await send_callback(EventMessage(sent.message, str(session)))
         return last.stream
 
 
@@ -205,20 +205,19 @@ async def _check_values(scope: Scope, receive: Receive) -> Receive:
 
 
 def _route_session(scope: Scope, send: Send) -> tuple[Scope, Send]:
-    """Remove the route from the session ID of the request, and add it to the session ID of the
-    response.
+    """Remove the route from the request's session ID, and add it to that of the response.
 
     The route of a new session is the ID that the load balancer gave to the request. It proves
     nothing, and the rest of the session ID is as random as without it.
     """
     headers = dict(scope["headers"])
-    known = headers.get(SESSION_HEADER)
+    session_id = headers.get(SESSION_HEADER)
     new = headers.get(b"x-request-id", b"")
-    route, separator, session = (known or new + b"-").partition(b"-")
+    route, separator, session = (session_id or new + b"-").partition(b"-")
     if not separator or not ROUTE.fullmatch(route):
         return scope, send
-    if known is not None:
-        others = [each for each in scope["headers"] if each[0] != SESSION_HEADER]
+    if session_id is not None:
+        others = [header for header in scope["headers"] if header[0] != SESSION_HEADER]
         scope = {**scope, "headers": [*others, (SESSION_HEADER, session)]}
 
     async def send_with_route(message: Message) -> None:

@@ -1,9 +1,8 @@
-"""`/metrics` in the Prometheus text format 0.0.4: counters since the server started, and current
-gauges.
+"""`/metrics` in the Prometheus text format 0.0.4, and the readiness of the server.
 
-The counters come from the events of the bus and the HTTP responses. An agent sees its own values,
-the owner sees all. The number of series is limited: tools beyond MAX_TOOLS share the series
-`other`.
+The counters since the server started come from the events of the bus and the HTTP responses. An
+agent sees its own values, the owner sees all. The number of series is limited: tools beyond
+MAX_TOOLS share the series `other`.
 """
 
 from collections.abc import Iterator
@@ -20,12 +19,15 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
 from onetool.app import OneTool
 from onetool.core.bus.events import CallFinished, RunFinished, RunStarted
-from onetool.server.http import identity
+from onetool.runs.cells import FULL_SANDBOX, NOT_ANSWERING, NOT_STARTED, is_isolated
+from onetool.server.http.api.common import get_person
+from onetool.server.http.errors import ApiError
+from onetool.server.http.routing import TEXT, Operation, ResponseSpec
 from onetool.util.version import __version__
 from onetool_child.errors import TREE
 
@@ -36,6 +38,7 @@ OTHER = "other"
 OUTCOMES = frozenset(error.type for error in TREE.values())
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 REQUESTS = "onetool_http_requests"
+PROBE_SECONDS = 5.0
 
 
 class Metrics(Collector):
@@ -77,9 +80,7 @@ class Metrics(Collector):
 
     async def respond(self, request: Request) -> Response:
         self._tool_count = await run_in_thread(len, self._app.registry)
-        return Response(
-            self.text(identity.get_person(request).visible_agent), media_type=MEDIA_TYPE
-        )
+        return Response(self.text(get_person(request).visible_agent), media_type=MEDIA_TYPE)
 
     def text(self, agent: str | None = None) -> str:
         """Return the metrics of one agent or of all."""
@@ -161,3 +162,29 @@ class _AgentView(Collector):
                 and not sample.name.endswith("_created")
             ]
             yield family
+
+
+# --- readiness ------------------------------------------------------------------------------------
+
+
+def make_readiness_operation(app: OneTool) -> Operation:
+    async def check(_request: Request) -> Response:
+        reasons = []
+        if app.config_error is not None:
+            reasons.append("invalid configuration (see GET /api/health)")
+        if app.state.problem is not None:
+            reasons.append("the database of the store does not answer")
+        sandbox = (await app.cells.probe(PROBE_SECONDS))["sandbox"]
+        missing = [layer for layer in FULL_SANDBOX if layer not in sandbox.split("+")]
+        if sandbox in {NOT_STARTED, NOT_ANSWERING}:
+            reasons.append("cannot start a cell")
+        elif not is_isolated(sandbox.split("+")) and app.settings.execution.isolation == "require":
+            reasons.append(
+                f"execution.isolation is 'require', but this machine lacks {' and '.join(missing)}"
+            )
+        if reasons:
+            raise ApiError("busy", f"not ready: {'; '.join(reasons)}", {"reasons": reasons})
+        return PlainTextResponse("ready\n")
+
+    ready = {200: ResponseSpec("The server can run code", media={"text/plain": TEXT})}
+    return Operation("GET", "/readyz", check, "Check that the server can run code", ready)

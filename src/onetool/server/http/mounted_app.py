@@ -1,5 +1,4 @@
-"""OneTool as an ASGI application, to serve alone or to mount in an application of FastAPI or
-Starlette.
+"""OneTool as an ASGI application, alone or mounted in an application of FastAPI or Starlette.
 
 It is what `onetool serve --http` serves: MCP, the REST API and the admin UI, with the same
 authentication.
@@ -47,17 +46,20 @@ def asgi(
     `require_token`, every request needs one: set it if something on this machine passes on
     connections of others without saying so.
     """
-    given = validate_settings(settings) if isinstance(settings, Mapping) else settings
+    validated = validate_settings(settings) if isinstance(settings, Mapping) else settings
 
     def open_app() -> OneTool:
-        return OneTool.from_files(config_file) if given is None else OneTool(given, folder=folder)
+        return (
+            OneTool.from_files(config_file)
+            if validated is None
+            else OneTool(validated, folder=folder)
+        )
 
     return AsgiApp(open_app, tuple(expose), ANY_ADDRESS if require_token else None)
 
 
 class AsgiApp:
-    """An ASGI application that opens OneTool with the lifespan of the server, or else with the
-    first request.
+    """An ASGI application that opens OneTool with the server's lifespan or the first request.
 
     A mounted application gets no lifespan events. It closes with the event loop, or with the
     lifespan of the outer application if that has one: `FastAPI(lifespan=mounted.lifespan)`.
@@ -166,9 +168,7 @@ class _Running:
         await self._inner(scope, receive, send)
 
     async def _check_address(self, bind: Bind) -> None:
-        """Raise if the connection comes from outside and OneTool must not be served there; see
-        `serve --host`.
-        """
+        """Raise if the connection comes from outside and OneTool must not be served there."""
         if not bind.is_loopback and bind.host not in self._exposed_hosts:
             await check_exposure(self._app, bind)
             self._exposed_hosts = {*list(self._exposed_hosts)[:100], bind.host}

@@ -1,19 +1,25 @@
-"""Checks of the head of a request, before authentication: size, host, origin, path, and signs of a
-proxy.
-"""
+"""Checks of the request head before authentication, and the throttle for failed attempts."""
 
 import re
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, TypeVar
 
+from anyio.to_thread import run_sync as run_in_thread
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from onetool.errors import StorageError
 from onetool.net.client import OUTGOING_HEADER
 from onetool.net.hosts import parse_address
 from onetool.server.http.errors import ApiError
+from onetool.server.http.live_tokens import STORE_AWAY
+from onetool.state.counters import Counters
+from onetool.util.bounded_dict import BoundedDict
+from onetool.util.clock_watch import Clock
 from onetool.util.running_servers import is_loopback
 
 MAX_HEAD_BYTES = 16 << 10
@@ -48,6 +54,17 @@ ADDRESS_PATTERN = re.compile(
     re.ASCII,
 )
 ADDRESS_LIST_PATTERN = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
+MAX_FAILURES = 20
+WINDOW_SECONDS = 60.0
+ACCEPTED_SECONDS = (
+    30 * 86_400.0
+)  # for which replicas know that a token was accepted from an address
+MAX_ADDRESSES = 10_000
+MAX_ACCEPTED = 10_000
+IPV6_PREFIX_BITS = 64  # one host usually controls a whole /64 network
+FAILED = "failed sign-in "
+ACCEPTED = "accepted sign-in "
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +85,7 @@ class Bind:
 
 
 def read_bind(scope: Scope) -> Bind:
-    """Return the address of the connection; without one, such as on a Unix socket, requests need a
-    token.
-    """
+    """Return the address of the connection; without one (a Unix socket), requests need a token."""
     host, port = scope.get("server") or ("", None)
     return Bind(str(host), port or 0)
 
@@ -81,15 +96,13 @@ def is_local_name(name: str, bind: Bind) -> bool:
 
 
 def find_base_url(scope: Scope, bind: Bind, public_url: str | None) -> str | None:
-    """Return the URL under which clients reach this server: from the settings, or on loopback from
-    the Host header.
-    """
+    """Return the server's URL: from the settings, or on loopback from the Host header."""
     if public_url is not None:
         return public_url.rstrip("/")
     host = Headers(scope=scope).get("host", "").lower()
-    found = HOST_PATTERN.fullmatch(host)
+    match = HOST_PATTERN.fullmatch(host)
     return (
-        f"http://{host}" if found and bind.is_loopback and is_local_name(found[1], bind) else None
+        f"http://{host}" if match and bind.is_loopback and is_local_name(match[1], bind) else None
     )
 
 
@@ -151,8 +164,7 @@ def check_path(scope: Scope) -> None:
 
 
 def find_client_address(headers: Headers, peer: str, trusted_proxies: Collection[str]) -> str:
-    """Return the address of the client: of the peer or, if that is a trusted proxy, the last one
-    that is not a proxy.
+    """Return the client's address: the peer, or the last one before the trusted proxies.
 
     Only what a trusted proxy added to X-Forwarded-For counts; what is before that, anybody could
     have sent.
@@ -195,7 +207,7 @@ def _is_proxy_header(name: str) -> bool:
 
 
 def _contains_address(value: str) -> bool:
-    if any(_is_address(found[0]) for found in ADDRESS_PATTERN.finditer(value)):
+    if any(_is_address(match[0]) for match in ADDRESS_PATTERN.finditer(value)):
         return True
     if not ADDRESS_LIST_PATTERN.fullmatch(value):
         return False
@@ -206,12 +218,96 @@ def _contains_address(value: str) -> bool:
 
 
 def _is_address(text: str) -> bool:
-    """Tell whether the text is an address like 192.0.2.1, 192.0.2.1:8080, 2001:db8::1 or
-    [2001:db8::1]:443.
-    """
+    """Tell whether the text is an address, such as 192.0.2.1:8080 or [2001:db8::1]:443."""
     return parse_address(_remove_port(text)) is not None
 
 
 def _remove_port(text: str) -> str:
     bare = text[1:].partition("]")[0] if text.startswith("[") else text
     return bare.rpartition(":")[0] if bare.count(":") == 1 else bare
+
+
+# --- throttle -------------------------------------------------------------------------------------
+
+
+class AuthThrottle:
+    """The failed attempts of all addresses, in `counters`."""
+
+    def __init__(self, counters: Callable[[], Counters], clock: Clock = time.monotonic) -> None:
+        self._get_counters = counters
+        self._clock = clock
+        self._limited: BoundedDict[str, float] = BoundedDict(
+            MAX_ADDRESSES
+        )  # until when, as the counters said
+        self._accepted: BoundedDict[tuple[str, str], None] = BoundedDict(MAX_ACCEPTED)
+
+    async def record_failure(self, address: str, token_hash: str) -> None:
+        """Count a failed attempt. Raise an ApiError if the address has too many."""
+        network = _get_network(address)
+        was_accepted = self._accepted.pop((network, token_hash), "") is None
+        is_limited = self._clock() < self._limited.get(network, 0.0) or not await self._count(
+            network
+        )
+        if is_limited and not was_accepted:
+            raise _limited_error()
+
+    async def record_success(self, address: str, token_hash: str) -> None:
+        """Remember an accepted token.
+
+        Raise an ApiError if it is a new one and the address has too many failures.
+        """
+        network = _get_network(address)
+        if (network, token_hash) in self._accepted:
+            return
+        if await _wait_for(_is_limited, self._get_counters(), network, token_hash):
+            raise _limited_error()
+        self._accepted[network, token_hash] = None
+
+    async def _count(self, network: str) -> bool:
+        """Count a failure; after too many, rely on memory until some are forgotten."""
+        take = self._get_counters().take
+        seconds = await _wait_for(take, FAILED + network, MAX_FAILURES, WINDOW_SECONDS)
+        if seconds > 0:
+            self._limited[network] = self._clock() + seconds
+        return seconds == 0
+
+
+def _is_limited(counters: Counters, network: str, token_hash: str) -> bool:
+    """Return whether an address failed too often and no replica accepted a token from it."""
+    accepted = f"{ACCEPTED}{network} {token_hash}"
+    if counters.count(FAILED + network, WINDOW_SECONDS) >= MAX_FAILURES and not counters.count(
+        accepted, ACCEPTED_SECONDS
+    ):
+        return True
+    counters.take(accepted, 1, ACCEPTED_SECONDS / 2)  # it is renewed, while the token is in use
+    return False
+
+
+async def _wait_for(function: Callable[..., T], *arguments: Any) -> T:
+    """Ask the store in a thread.
+
+    Without it, nobody is accepted: an attacker could have any number of attempts.
+    """
+    try:
+        return await run_in_thread(function, *arguments)
+    except StorageError as error:
+        raise ApiError(
+            "busy", f"cannot check tokens: {error.message}", {"reason": STORE_AWAY}
+        ) from None
+
+
+def _limited_error() -> ApiError:
+    return ApiError(
+        "rate_limited", "too many failed attempts from this address: retry in one minute"
+    )
+
+
+def _get_network(address: str) -> str:
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is None:
+        bare = str(parsed).partition("%")[0]
+        return str(ip_network((bare, IPV6_PREFIX_BITS), strict=False))
+    return address

@@ -8,9 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from onetool.server.http.errors import ApiError
+from onetool.server.http.errors import ApiError, json_response
 from onetool.server.http.request_checks import Bind, find_base_url, read_bind
-from onetool.server.http.responses import json_response
 from onetool.settings.access import Auth
 
 PREFIX = "/.well-known/oauth-protected-resource"

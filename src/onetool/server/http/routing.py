@@ -85,19 +85,21 @@ class Operation:
         return Route(self.path, self._handle, methods=[self.method])
 
     async def _handle(self, request: Request) -> Response:
-        known = _list_parameters(self.query)
+        parameters = _list_parameters(self.query)
         aliases = self.query.ALIASES if self.query else ()
         unknown = next(
-            (name for name in request.query_params if name not in {*known, *aliases}), None
+            (name for name in request.query_params if name not in {*parameters, *aliases}), None
         )
         if unknown is not None:
-            expected = f"expected {', '.join(known)}" if known else "this operation has none"
+            expected = (
+                f"expected {', '.join(parameters)}" if parameters else "this operation has none"
+            )
             message = f"unknown query parameter {quote(unknown)}: {expected}"
             raise ApiError(
                 "invalid",
                 message,
                 {"parameter": unknown},
-                hint=suggestion_hint(get_close_matches(unknown, known, 1)),
+                hint=suggestion_hint(get_close_matches(unknown, parameters, 1)),
             )
         return await self.handler(request)
 
@@ -123,13 +125,13 @@ def build_document(
     from pydantic.json_schema import models_json_schema
 
     from onetool.admin.model import ApiSchemas
-    from onetool.server.http.models import ErrorResponse
+    from onetool.server.http.api.common import ErrorResponse
 
     all_operations = tuple(operations)
     models = dict.fromkeys(
         (pair for operation in all_operations for pair in _models(operation)), None
     ) | {(ErrorResponse, "serialization"): None}
-    refs, found = models_json_schema(
+    refs, definitions = models_json_schema(
         list(models),
         by_alias=True,
         ref_template="#/components/schemas/{model}",
@@ -145,7 +147,7 @@ def build_document(
         "openapi": "3.1.0",
         "info": {"title": "OneTool", "description": DESCRIPTION, "version": __version__},
         "paths": paths,
-        "components": {"schemas": found["$defs"], "securitySchemes": {"token": token}},
+        "components": {"schemas": definitions["$defs"], "securitySchemes": {"token": token}},
         "security": [{}, {"token": []}],
     }
 
@@ -224,7 +226,7 @@ def _parameters(
 def _responses(
     operation: Operation, refs: Mapping[Any, JsonObject]
 ) -> Iterator[tuple[str, JsonObject]]:
-    from onetool.server.http.models import ErrorResponse
+    from onetool.server.http.api.common import ErrorResponse
 
     tag = {"headers": ETAG} if operation.has_etag else {}
     for status, response in operation.responses.items():

@@ -1,5 +1,4 @@
-"""Sessions of the admin UI, opened with a one-time code: of `onetool ui`, or after a sign-in at an
-issuer.
+"""Admin UI sessions, opened with a one-time code of `onetool ui` or of a sign-in.
 
 A request belongs to a session if it has both the cookie, which scripts cannot read, and the header,
 which the browser never adds by itself. The cookie alone proves nothing: other servers on this
@@ -27,9 +26,13 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 
 from onetool.errors import StorageError, ToolError
-from onetool.server.http.credential import FindToken, RequestCredential, identify_issuer
 from onetool.server.http.errors import ApiError
-from onetool.server.http.live_tokens import STORE_AWAY
+from onetool.server.http.live_tokens import (
+    STORE_AWAY,
+    FindToken,
+    RequestCredential,
+    identify_issuer,
+)
 from onetool.settings.access import Issuer
 from onetool.state.counters import Counters
 from onetool.state.file_kinds import EndedSessions
@@ -54,8 +57,7 @@ USED_SECONDS = 3600.0  # longer than codes are valid
 
 
 class BrowserVault:
-    """Seals facts for browsers, so that a server need not remember them, and other replicas can
-    open them.
+    """Seals facts for browsers, so that no server needs to remember them.
 
     It remembers only what must not be used again: used codes, and ended sessions. Its key gives the
     cookie its name, because servers on one machine share cookies.
@@ -172,8 +174,7 @@ class BrowserSessions:
     # --- opening ----------------------------------------------------------------------------------
 
     def begin_sign_in(self, facts: JsonObject, *, is_secure: bool) -> tuple[str, str]:
-        """Return a Set-Cookie header that marks the browser that signs in, and a state with the
-        facts.
+        """Return a Set-Cookie header that marks the browser, and a state with the facts.
 
         Blocks.
         """
@@ -212,8 +213,7 @@ class BrowserSessions:
         is_local: bool = True,
         is_secure: bool = False,
     ) -> tuple[str, BrowserSession] | None:
-        """Return the Set-Cookie header of a new session, and the session; None if the code is not
-        valid.
+        """Return the Set-Cookie header and the new session; None if the code is invalid.
 
         Codes of `onetool ui` are valid on the local machine only. Blocks on the disk or the
         database.
@@ -258,10 +258,10 @@ class BrowserSessions:
 
         Raise an ApiError if it is not known whether the session has ended.
         """
-        found = await self._find_facts(headers)
-        if found is None:
+        session = await self._find_facts(headers)
+        if session is None:
             return None
-        vault, facts = found
+        vault, facts = session
         vault.check()
         credential = self._restore(facts)
         # It is accepted until the session ends, also in requests that are open then.
@@ -271,23 +271,21 @@ class BrowserSessions:
         return credential if credential.is_live(lambda _hash: None) else None
 
     async def close(self, headers: Headers) -> str:
-        """End the session of a request that belongs to one, and return the header that deletes its
-        cookie.
-        """
-        found = await self._find_facts(headers)
-        if found is None:
+        """End the request's session, and return the header that deletes its cookie."""
+        session = await self._find_facts(headers)
+        if session is None:
             return _make_cookie(self._local.cookie, "", 0.0, "Strict", is_secure=False)
-        vault, facts = found
+        vault, facts = session
         await run_in_thread(vault.end, facts)
         return _make_cookie(vault.cookie, "", 0.0, "Strict", is_secure=False)
 
     async def _find_facts(self, headers: Headers) -> tuple[BrowserVault, JsonObject] | None:
         cookies = cookie_parser(headers.get("cookie", ""))
-        given = headers.get(CSRF_HEADER, "")
+        csrf_token = headers.get(CSRF_HEADER, "")
         for vault in await self._list_vaults():
             facts = vault.open(SESSION, cookies.get(vault.cookie, ""))
             if facts is not None and hmac.compare_digest(
-                facts["csrf"].encode(), given.encode("utf-8", "replace")
+                facts["csrf"].encode(), csrf_token.encode("utf-8", "replace")
             ):
                 return vault, facts
         return None
@@ -316,8 +314,8 @@ def _read_binding(vault: BrowserVault, headers: Headers) -> str:
 
 
 def _is_bound(vault: BrowserVault, facts: JsonObject, headers: Headers) -> bool:
-    given = _read_binding(vault, headers)
-    return hmac.compare_digest(facts["binding"].encode(), given.encode("utf-8", "replace"))
+    binding = _read_binding(vault, headers)
+    return hmac.compare_digest(facts["binding"].encode(), binding.encode("utf-8", "replace"))
 
 
 def _make_cookie(name: str, value: str, seconds: float, same_site: str, is_secure: bool) -> str:

@@ -1,5 +1,4 @@
-"""Sign-in to the admin UI at an issuer: the authorization code flow of OpenID Connect, with PKCE,
-state and nonce.
+"""Sign-in to the admin UI: OpenID Connect's code flow with PKCE, state and nonce.
 
 The browser that starts a sign-in gets a cookie, and only that browser can finish it. The ID token
 proves who signed in; access and refresh tokens are not kept. The session ends when the ID token
@@ -24,10 +23,10 @@ from onetool.net.oauth.credential import Credential
 from onetool.net.oauth.discovery import Discovered, ServerMetadata
 from onetool.net.oauth.token_requests import TokenRequests
 from onetool.server.http.auth import CALLBACK_PATH, SIGN_IN_PATH
-from onetool.server.http.credential import RequestCredential
 from onetool.server.http.errors import ApiError
 from onetool.server.http.issuers import IssuerDirectory
 from onetool.server.http.jwt_verifier import JwtVerifier
+from onetool.server.http.live_tokens import RequestCredential
 from onetool.server.http.request_checks import Bind, find_base_url, read_bind
 from onetool.server.http.sessions import BrowserSessions
 from onetool.settings.access import Auth, Issuer, OAuth
@@ -104,9 +103,7 @@ class BrowserSignIn:
     async def _open_client(
         self, entry: Issuer, base_url: str
     ) -> AsyncIterator[tuple[ServerMetadata, TokenRequests, Credential]]:
-        """Yield the issuer, what sends requests to it, and the credential that a sign-in begins
-        with.
-        """
+        """Yield the issuer, its HTTP client, and the credential for a new sign-in."""
         metadata = await self.directory.get_metadata(entry.issuer)
         if not (metadata.authorization_endpoint and metadata.token_endpoint):
             raise ApiError(
@@ -139,9 +136,7 @@ class BrowserSignIn:
         )
 
     async def finish(self, request: Request) -> Response:
-        """Check the answer of the issuer and send the browser to the admin UI with a one-time code,
-        or a reason.
-        """
+        """Check the issuer's answer, and redirect the browser with a one-time code or a reason."""
         state = request.query_params.get("state", "")
         base_url = ""
         try:

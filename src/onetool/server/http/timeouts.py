@@ -7,10 +7,11 @@ transferred at a minimum rate, and when there are too many connections, idle one
 All connections are checked once a second, which is cheaper than a timer for each request.
 """
 
+import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,6 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from onetool.server.http.auth import RAW_SECURITY_HEADERS
 from onetool.server.http.errors import ApiError
-from onetool.server.http.joined_writes import JoinedWrites
 
 HEAD_SECONDS = 10.0
 LINGER_SECONDS = 30.0  # for the rest of a body whose request was already answered
@@ -33,6 +33,7 @@ MAX_CONNECTIONS_PER_ADDRESS = 1536
 MALFORMED = "malformed HTTP request, or its head exceeds 16 KiB"
 TOO_MANY_CONNECTIONS = "too many open connections: retry later"
 ANSWERABLE = (h11.IDLE, h11.SEND_RESPONSE)
+MAX_HELD_BYTES = 64 << 10  # more is sent immediately: it may take several packets anyway
 
 
 class ConnectionLimiter:
@@ -180,9 +181,7 @@ class TimeoutProtocol(H11Protocol):
         self.loop.call_later(REJECTED_SECONDS, self.abort)
 
     def _close_later(self) -> bool:
-        """Close only the sending side, if the client still sends the body of a request that was
-        answered.
-        """
+        """Close only the sending side if the client still sends the body of an answered request."""
         if not self._is_lingering or not self._discard_rest():
             return False
         self.transport.write_eof()
@@ -272,3 +271,64 @@ def render_raw(error: ApiError) -> bytes:
     }
     head = b"".join(b"%s: %s\r\n" % field for field in fields.items())
     return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, STATUS_PHRASES[status], head, body)
+
+
+# --- joined writes --------------------------------------------------------------------------------
+
+
+class JoinedWrites:
+    """The transport of a connection.
+
+    It is an `asyncio.Transport` for its users, without the abstract methods.
+
+    `close` does nothing if `close_later` returns True.
+    """
+
+    def __init__(
+        self,
+        inner: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        close_later: Callable[[], bool],
+    ) -> None:
+        self._inner = inner
+        self._loop = loop
+        self._close_later = close_later
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def write(self, data: bytes) -> None:
+        if self._held_bytes + len(data) > MAX_HELD_BYTES:
+            self._flush()
+            self._inner.write(data)
+        elif data:
+            if not self._held:
+                self._loop.call_soon(self._flush)
+            self._held.append(data)
+            self._held_bytes += len(data)
+
+    def _flush(self) -> None:
+        if self._held:
+            held = self._held
+            self._held = []
+            self._held_bytes = 0
+            self._inner.write(b"".join(held))
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._inner.write_eof()
+
+    def close(self) -> None:
+        if not self._close_later():
+            self._flush()
+            self._inner.close()
+
+    def abort(self) -> None:
+        self._held = []
+        self._held_bytes = 0
+        self._inner.abort()
+
+    def get_write_buffer_size(self) -> int:
+        return self._held_bytes + self._inner.get_write_buffer_size()

@@ -6,9 +6,10 @@ claim any name, the token does; without one, the agent is `default`.
 
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import mcp_types as types
@@ -21,13 +22,20 @@ from onetool.core.agents import DEFAULT
 from onetool.errors import ToolError
 from onetool.runs.questions import Approver, Question
 from onetool.sources.upstream.relay import Progress
+from onetool.util.bounded_dict import BoundedDict
+from onetool.util.clock_watch import Clock
 from onetool.util.context import Caller, ToolContext
+from onetool.util.http_clients import HttpClient
 from onetool.util.token_ids import includes_scope
 from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_NAME_CHARS = 64
 PROGRESS_KEYS = {"progress_token", "progressToken"}
 PROTOCOL = "io.modelcontextprotocol/"
+SESSION_HEADER = "mcp-session-id"
+MAX_CLIENTS = 2000
+RECENT_SECONDS = 600.0
+ID_CHARS = 16
 
 
 @dataclass(eq=False, slots=True)
@@ -164,3 +172,38 @@ def get_session(context: Any) -> Connection:
 def on_session_end(session: Connection, work: Callable[[], Any]) -> None:
     """Call the function when the session ends."""
     session.exit_stack.callback(work)
+
+
+# --- clients over HTTP ----------------------------------------------------------------------------
+
+
+class HttpClients:
+    """The clients of one server, those with the latest requests."""
+
+    def __init__(self, clock: Clock = time.time) -> None:
+        self._clock = clock
+        self._known: BoundedDict[str, HttpClient] = BoundedDict(MAX_CLIENTS)
+
+    def note(self, request: Any, name: str, agent: str) -> None:
+        """Record a request."""
+        state = request.scope.get("state", {})
+        session = request.headers.get(SESSION_HEADER)
+        actor = str(state.get("actor", ""))
+        now = self._clock()
+        key = session or f"{state.get('token_id', '')}/{agent}/{name}"
+        client = self._known.get(key) or HttpClient(_identify(key), session, agent, actor, now, now)
+        client.name = name or client.name
+        client.last_call = now
+        self._known[key] = client
+
+    def list_clients(self, sessions: Collection[str]) -> list[HttpClient]:
+        """Return clients of these open sessions, and recent ones without a session."""
+        oldest = self._clock() - RECENT_SECONDS
+        for key, client in list(self._known.items()):
+            if client.session not in sessions if client.session else client.last_call <= oldest:
+                del self._known[key]
+        return list(self._known.values())
+
+
+def _identify(key: str) -> str:
+    return sha256(key.encode("utf-8", "replace")).hexdigest()[:ID_CHARS]

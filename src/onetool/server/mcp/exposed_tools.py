@@ -1,5 +1,4 @@
-"""Tools, resources and prompts that `--expose` and the setting `expose` publish in addition to
-`run`.
+"""Tools, resources and prompts that `--expose` and `expose` publish in addition to `run`.
 
 All calls go through the bus: tools directly, resources and prompts as `ot.resources` and
 `ot.prompt`. Results of upstream servers are passed through with secrets redacted; their requests to
@@ -26,13 +25,13 @@ from onetool.core.tool import Tool
 from onetool.errors import OutputInvalid, ToolError
 from onetool.runs.answer import find_media
 from onetool.server.mcp.client_identity import build_context, make_approver, session_key
-from onetool.server.mcp.exposure import Exposure
-from onetool.server.mcp.large_results import cut_large_result
-from onetool.server.mcp.media import load_media
 from onetool.server.mcp.publish import (
+    Exposure,
     assign_names,
     clean_texts,
+    cut_large_result,
     dump,
+    load_media,
     mark_result,
     render_error,
     render_value,
@@ -374,9 +373,7 @@ class ExposedTools:
             raise MCPError(types.INVALID_PARAMS, self._app.redact(error.message)) from None
 
     async def _read_answer(self, relay: Relay, result: Result) -> JsonObject | None:
-        """Return the server's result with secrets redacted, or None if only the result of the call
-        counts.
-        """
+        """Return the redacted server result, or None if only the call's result counts."""
         redact = self._app.redact
         error = relay.error
         if relay.result is not None and not isinstance(result.error, OutputInvalid):

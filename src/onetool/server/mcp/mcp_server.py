@@ -42,6 +42,7 @@ from onetool.server.fair_queue import FairQueue, QueueFull, turn
 from onetool.server.logging_bridge import EventLog, forward_logging
 from onetool.server.mcp.client_identity import (
     MAX_NAME_CHARS,
+    HttpClients,
     LocalClient,
     client_name,
     get_agent,
@@ -56,10 +57,7 @@ from onetool.server.mcp.client_identity import (
     session_key,
 )
 from onetool.server.mcp.exposed_tools import ExposedTools
-from onetool.server.mcp.http_clients import HttpClients
-from onetool.server.mcp.list_changes import ChangeNotifier
-from onetool.server.mcp.media import load_media
-from onetool.server.mcp.publish import build_definition
+from onetool.server.mcp.publish import build_definition, load_media
 from onetool.server.mcp.relay import (
     LEVEL,
     ClientMessages,
@@ -73,6 +71,7 @@ from onetool.server.mcp.relay import (
 from onetool.server.mcp.resources import (
     MAX_COMPLETIONS,
     TOOLS,
+    ChangeNotifier,
     SnippetPrompts,
     ToolResources,
     paginate,
@@ -151,9 +150,7 @@ def forward_sdk_logging(log: EventLog) -> AbstractContextManager[None]:
 
 
 class KeptKeyCodec:
-    """Seals request states with a key that outlives the process, which is read when it is first
-    needed.
-    """
+    """Seals request states with a key that outlives the process and is read when needed."""
 
     def __init__(self, app: OneTool) -> None:
         self._app = app
@@ -305,9 +302,7 @@ class OneToolServer(Server[Any]):
             return _text(error.message, is_error=True)
 
     def _take_turn(self, context: Any, *, is_run: bool) -> AbstractAsyncContextManager[None]:
-        """Wait for a turn among the requests of all agents, or, in the daemon, among the runs of
-        all its clients.
-        """
+        """Wait for a turn among all agents or, in the daemon, among the runs of all clients."""
         client = self._note(context)
         if client is not None and self._queue is not None and is_run:
             return self._queue.turn(str(id(client)))
@@ -435,8 +430,7 @@ async def _set_log_level(context: Any, params: types.SetLevelRequestParams) -> t
 
 @asynccontextmanager
 async def _report_progress(progress: Progress | None, output: RunOutput) -> AsyncIterator[None]:
-    """Send output as progress messages within 100 ms, if the client asked for progress, while the
-    block runs.
+    """Send output as progress messages within 100 ms, if the client asked for progress.
 
     Messages are limited in number and length; the result has the complete output.
     """
@@ -483,9 +477,7 @@ def _describe(output: RunOutput, seconds: float) -> str:
 
 
 def _build_definitions(tools: Iterable[tuple[str, Tool] | None]) -> list[types.Tool]:
-    """Return the definitions of published tools, at least one and as many as fit; None stands for
-    `run`.
-    """
+    """Return as many published definitions as fit, at least one; None stands for `run`."""
     definitions: list[types.Tool] = []
     chars_left = MAX_PAGE_CHARS
     for entry in tools:
@@ -500,9 +492,7 @@ def _build_definitions(tools: Iterable[tuple[str, Tool] | None]) -> list[types.T
 async def record_session(
     app: OneTool, own_tokens: int, agent: str = "default", session: str = ""
 ) -> None:
-    """Discover all tools, and record the tokens of their definitions, which the client of a session
-    does not load.
-    """
+    """Discover all tools, and record the tokens of the definitions that a client saves."""
     app.servers.keeps_running = True
     app.bundles.keeps_running = True
     await app.discover()

@@ -1,34 +1,48 @@
-"""Names, definitions and results of exposed tools, for clients that call them directly.
+"""Exposed tools as clients see them: which ones, their names, definitions and results.
 
 A tool keeps its name if it is unique; otherwise the name is `pack_tool`. Texts of upstream servers
-that a model reads are sanitized; the rest of a definition is passed through unchanged.
+that a model reads are sanitized; the rest of a definition is passed through unchanged. A large
+result is stored, and the client gets a link to it.
 """
 
+import base64
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import mcp_types as types
+from anyio.to_thread import run_sync as run_in_thread
 from pydantic import BaseModel
 
+from onetool.app import OneTool
+from onetool.core.names import python_name
 from onetool.core.schema import ANY_OBJECT
 from onetool.core.tool import Tool
 from onetool.errors import ToolError, describe
 from onetool.runs.explain import indent_trace
+from onetool.settings.model import Expose
 from onetool.sources.upstream.upstream import Upstream
+from onetool.state.stats.details import count_tokens
+from onetool.util.bounded_dict import BoundedDict
+from onetool.util.context import ToolContext
 from onetool.util.invisible import replace_in_name
 from onetool.util.redact import Redactor
 from onetool.util.render import render
 from onetool.util.sanitize import clean, clean_schema, defuse_data, make_tag, sanitize_text
-from onetool_child.data import as_data
+from onetool_child.data import as_data, record_lines
 from onetool_child.errors import get_message
 from onetool_child.json_types import JsonObject
+from onetool_child.media import get_content_kind
 
 RUN = "run"  # reserved
 INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_.-]")
 MAX_NAME_CHARS = 128
 Model = TypeVar("Model", bound=BaseModel)
+RESULT = "ot://result/"
+MAX_AUTO_TOKENS = 1_500  # of all definitions together
+MAX_SESSIONS = 10_000
 
 
 def assign_names(tools: Iterable[Tool]) -> dict[str, Tool]:
@@ -200,3 +214,211 @@ def render_error(error: BaseException) -> types.CallToolResult:
     trace = indent_trace(describe(error).get("trace"))
     text = "\n".join([f"{type(error).__name__}: {get_message(error)}", *trace])
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
+
+
+# --- exposure -------------------------------------------------------------------------------------
+
+
+class Exposure:
+    """The published names of an application, and the decisions of `auto` by client session."""
+
+    def __init__(self, app: OneTool) -> None:
+        self._app = app
+        self._modes = self._list_modes()
+        self._chosen: BoundedDict[str, frozenset[str]] = BoundedDict(MAX_SESSIONS)  # by session
+
+    def __bool__(self) -> bool:
+        """Return whether any tool may be published."""
+        return bool(self._app.exposed) or not {*self._list_modes().values()} <= {"code", None}
+
+    @property
+    def published_names(self) -> frozenset[str]:
+        """The names of tools, packs and servers that are published to every client."""
+        return frozenset(
+            form
+            for name in (*self._app.exposed, *self._list_packs("direct"), *self._list_packs("both"))
+            for form in (name, python_name(name))
+        )
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The packs that code cannot call."""
+        exposed = {python_name(name).partition(".")[0] for name in self._app.exposed}
+        return frozenset(python_name(pack) for pack in self._list_packs("direct")) - exposed
+
+    async def choose(self, session: str, caller: ToolContext) -> frozenset[str]:
+        """Return the tools that `auto` publishes in a session.
+
+        Decided once, from cached lists of servers, and again only if a reload changes the setting.
+        """
+        if self._modes != (modes := self._list_modes()):
+            self._modes = modes
+            self._chosen.clear()
+        if (chosen := self._chosen.get(session)) is not None:
+            return chosen
+        if not any(self._list_packs("auto")):
+            return frozenset()
+        await self._app.discover(frozenset())
+        chosen = await run_in_thread(self._choose, caller)
+        if session not in self._chosen:
+            self._chosen[session] = chosen
+        return self._chosen[session]
+
+    def _choose(self, caller: ToolContext) -> frozenset[str]:
+        names = []
+        tokens = 0
+        for tool in self._find_tools("auto", caller):
+            tokens += count_tokens(dump(build_definition(tool.short_name, tool)))
+            names.append(tool.name)
+            if tokens >= MAX_AUTO_TOKENS:
+                return frozenset()
+        return frozenset(names)
+
+    def _find_tools(self, mode: Expose, caller: ToolContext) -> Iterator[Tool]:
+        registry = self._app.registry
+        for pack in sorted(set(map(python_name, self._list_packs(mode)))):
+            for entry in registry.entries(pack):
+                tool = (
+                    registry.find_exact(entry.name)
+                    if entry.enabled and caller.admits(entry)
+                    else None
+                )
+                if tool is not None and self.is_shown(tool, caller):
+                    yield tool
+
+    def is_shown(self, tool: Tool, caller: ToolContext) -> bool:
+        """Return whether the agent's list and policy let this client see the tool."""
+        policy = self._app.agents.get_policy(caller.agent_id)[0]
+        return caller.admits(tool) and is_publishable(tool) and not policy.denies_all_calls(tool)
+
+    def _list_modes(self) -> dict[str, Expose | None]:
+        """Return the settings by server; those of all others are under an empty name."""
+        settings = self._app.settings
+        return {
+            "": settings.expose,
+            **{name: server.expose for name, server in settings.servers.items()},
+        }
+
+    def _list_packs(self, mode: Expose) -> Iterator[str]:
+        """Yield the servers and connected packs with this mode."""
+        settings = self._app.settings
+        for name, server in settings.servers.items():
+            if (server.expose or settings.expose) == mode and server.enabled:
+                yield name
+        if settings.expose == mode:
+            yield from self._app.extensions.pack_names
+            yield from self._app.bundles.custom_pack_names
+
+
+def is_publishable(tool: Tool) -> bool:
+    """Tell whether the tool is enabled and its definition matches its pin."""
+    return tool.enabled and not (
+        isinstance(tool.backend, Upstream) and tool.name in tool.backend.tools.rejected
+    )
+
+
+# --- media ----------------------------------------------------------------------------------------
+
+
+async def load_media(
+    app: OneTool, handles: Iterable[str], agent: str, token_id: str
+) -> list[types.ContentBlock]:
+    """Return the content for media handles, without handles that do not exist."""
+    return [block for handle in handles for block in await _load(app, handle, agent, token_id)]
+
+
+async def _load(app: OneTool, handle: str, agent: str, token_id: str) -> list[types.ContentBlock]:
+    try:
+        data, mime_type = await run_in_thread(app.media.get, handle, agent, token_id)
+    except ToolError:
+        return []
+    text = base64.b64encode(data).decode("ascii")
+    match get_content_kind(mime_type):
+        case "image":
+            return [types.ImageContent(type="image", data=text, mime_type=mime_type)]
+        case "audio":
+            return [types.AudioContent(type="audio", data=text, mime_type=mime_type)]
+    blob = types.BlobResourceContents(uri=f"ot://media/{handle}", mime_type=mime_type, blob=text)
+    return [types.EmbeddedResource(type="resource", resource=blob)]
+
+
+# --- large results --------------------------------------------------------------------------------
+
+
+async def cut_large_result(
+    app: OneTool, tool: Tool, caller: ToolContext, answer: JsonObject, *, is_untrusted: bool
+) -> JsonObject:
+    """Return the result with at most `output.max_inline_size` bytes, and a link to all of it.
+
+    Structured content stays if the tool declares a schema for it, because clients validate it.
+    """
+    limit = app.settings.output.max_inline_size
+    blocks = answer.get("content") or []
+    text = "\n".join(block["text"] for block in blocks if block.get("type") == "text")
+    data = text.encode("utf-8", "replace")
+    if not limit or len(data) <= limit:
+        return answer
+    note, links = await _store(app, tool, caller, text, is_untrusted=is_untrusted)
+    cut = types.TextContent(
+        type="text", text=f"{data[:limit].decode('utf-8', 'ignore')}\n\n[cut: {note}]"
+    )
+    others = [block for block in blocks if block.get("type") != "text"]
+    shown = {
+        key: value
+        for key, value in answer.items()
+        if key != "structuredContent" or tool.output is not None
+    }
+    return {**shown, "content": [dump(cut), *map(dump, links), *others]}
+
+
+async def _store(
+    app: OneTool, tool: Tool, caller: ToolContext, text: str, *, is_untrusted: bool
+) -> tuple[str, list[types.ResourceLink]]:
+    """Store the text. Return a note on where it is, and a link to it."""
+    labels = caller.run.labels
+
+    def put() -> JsonObject:
+        stored, is_json = _split_records(text)
+        return app.results.put(
+            stored,
+            tool=tool.name,
+            agent=caller.agent_id,
+            token_id=caller.token_id,
+            is_json=is_json,
+            is_untrusted=is_untrusted,
+            labels=None if labels is None else labels.to_json(),
+        )
+
+    try:
+        stored = await run_in_thread(put)
+    except ToolError as error:
+        return f"the result has {len(text)} characters and cannot be stored: {error.message}", []
+    handle = stored["handle"]
+    uri = f"{RESULT}{stored['handle']}"
+    link = types.ResourceLink(
+        type="resource_link",
+        name=f"result of {tool.name}",
+        uri=uri,
+        mime_type="text/plain",
+        size=stored["size_bytes"],
+    )
+    advice = f'run(command=\'ot.result(handle="{handle}", search="...")\') returns matching lines'
+    return f"the result has {len(text)} characters; {uri} has all of it, and {advice}", [link]
+
+
+def _split_records(text: str) -> tuple[str, bool]:
+    """Return JSON with one record per line, and whether the text is JSON."""
+    try:
+        value = json.loads(text)
+        return (record_lines(value), True) if isinstance(value, dict | list) else (text, False)
+    except (ValueError, RecursionError):
+        return text, False
+
+
+async def read_result(app: OneTool, uri: str, caller: ToolContext) -> str:
+    """Return the text of a stored result; raise ToolError if the agent has none with this handle."""
+    owner = uri.removeprefix(RESULT), caller.agent_id, caller.token_id
+    source, is_untrusted, _labels = await run_in_thread(app.results.origin, *owner)
+    value = await run_in_thread(app.results.load, *owner)
+    text = value if isinstance(value, str) else await run_in_thread(record_lines, value)
+    return await run_in_thread(sanitize_text, text, source) if is_untrusted else text

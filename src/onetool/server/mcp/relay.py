@@ -1,5 +1,4 @@
-"""Relays requests, progress and log messages of an upstream server to the client during a call to
-an exposed tool.
+"""Relays upstream requests, progress and log messages to the client during a call.
 
 Before the 2026 protocol, the client is asked while its request is open. Since then, a question is
 returned as a result and the client repeats the request with the answer: the pending call is kept
@@ -296,9 +295,7 @@ def get_log_level(context: Any) -> str | None:
 
 
 def wants_log(context: Any) -> bool:
-    """Return whether the client asked for log messages: with this request, or before 2026 with
-    logging/setLevel.
-    """
+    """Return whether the client asked for log messages, here or with logging/setLevel."""
     return (
         get_log_level(context) is not None
         if is_modern(context)

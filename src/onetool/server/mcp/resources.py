@@ -1,4 +1,4 @@
-"""MCP resources for tools and MCP prompts for snippets.
+"""MCP resources for tools, MCP prompts for snippets, and notifications when a list changes.
 
 Resources have the content of `ot.tools` and `ot.help`, read through the bus. The resources and
 prompts of exposed servers follow OneTool's own (`exposed_tools`).
@@ -7,22 +7,36 @@ prompts of exposed servers follow OneTool's own (`exposed_tools`).
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote
 
 import mcp_types as types
 from anyio.to_thread import run_sync as run_in_thread
 from mcp import MCPError
+from mcp.server.connection import Connection
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ToolsListChanged,
+)
+from mcp.shared.subscriptions import event_to_notification
 
 from onetool.app import OneTool
 from onetool.errors import ToolError
 from onetool.runs.snippets import expand_call
-from onetool.server.mcp.client_identity import build_context
+from onetool.server.mcp.client_identity import build_context, get_session, on_session_end
 from onetool.server.mcp.exposed_tools import ExposedTools
-from onetool.server.mcp.large_results import RESULT, read_result
+from onetool.server.mcp.publish import RESULT, read_result
+from onetool.util.background import BackgroundTasks
 from onetool.util.context import ToolContext
 from onetool.util.render import render
 from onetool.util.text import did_you_mean
+
+if TYPE_CHECKING:
+    from onetool_child.json_types import JsonObject
 
 SCHEME = "ot://"
 TOOLS = "ot://tools"
@@ -41,6 +55,17 @@ Call the tool `run` with this command and show me the result:
 BACKTICKS = re.compile("`{3,}")
 MAX_COMPLETIONS = 100  # limit of the protocol
 Item = TypeVar("Item")
+EVENTS = {
+    "tools": ToolsListChanged,
+    "prompts": PromptsListChanged,
+    "resources": ResourcesListChanged,
+}
+SUBSCRIPTIONS = "onetool/watched"  # key in the state of a session
+MAX_SUBSCRIPTIONS = 1000  # per client
+Unsubscribe = Callable[[], Awaitable[None]]
+Watch = Callable[
+    [Any, str], Awaitable[Unsubscribe | None]
+]  # (request, URI) -> unsubscribe function, or None
 
 
 class ToolResources:
@@ -212,3 +237,101 @@ def _prompt(name: str, snippet: Any) -> types.Prompt:
         for key, param in snippet.params.items()
     ]
     return types.Prompt(name=name, description=snippet.description or None, arguments=arguments)
+
+
+# --- list changes ---------------------------------------------------------------------------------
+
+
+class ChangeNotifier:
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._bus = InMemorySubscriptionBus()
+        self._listen_handler = ListenHandler(self._bus)
+        self._sessions: set[Connection] = set()
+        self._tasks = BackgroundTasks(lambda _: None)  # errors of disconnected clients are ignored
+
+    def publish(self, what: str, uri: str = "") -> None:
+        """Notify listening clients.
+
+        `what` is the changed list (tools, prompts, resources) or "resource".
+        """
+        self._tasks.start(self._bus.publish(_event(what, uri)))
+
+    def notify_all(self, what: str, uri: str = "") -> None:
+        """Notify listening clients and the sessions of older protocols."""
+        self.publish(what, uri)
+        method = event_to_notification(_event(what, uri), {}).method
+        params = {"uri": uri} if uri else None
+        for session in self._sessions:
+            if what != "resource" or uri in session.state[SUBSCRIPTIONS]:
+                self._tasks.start(session.notify(method, params))
+
+    # --- protocols before 2026 --------------------------------------------------------------------
+
+    def register_session(self, session: Connection) -> None:
+        """Register a new session."""
+        if session not in self._sessions:
+            self._sessions.add(session)
+            session.state[SUBSCRIPTIONS] = {}
+            on_session_end(session, lambda: self._remove_session(session))
+
+    def _remove_session(self, session: Connection) -> None:
+        self._sessions.discard(session)
+        for unsubscribe in session.state.pop(SUBSCRIPTIONS).values():
+            self._tasks.start(unsubscribe())
+
+    async def subscribe(
+        self, context: Any, params: types.SubscribeRequestParams
+    ) -> types.EmptyResult:
+        session = get_session(context)
+        self.register_session(session)
+        subscriptions: JsonObject = session.state[SUBSCRIPTIONS]
+        if params.uri not in subscriptions and len(subscriptions) < MAX_SUBSCRIPTIONS:
+            unsubscribe = await self._watch(context, params.uri)
+            if unsubscribe is None:
+                raise MCPError(types.INVALID_PARAMS, f"no resource {params.uri[:MAX_URI_CHARS]!r}")
+            subscriptions[params.uri] = unsubscribe
+        return types.EmptyResult()
+
+    async def unsubscribe(
+        self, context: Any, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        unsubscribe = get_session(context).state.get(SUBSCRIPTIONS, {}).pop(params.uri, None)
+        if unsubscribe is not None:
+            await unsubscribe()
+        return types.EmptyResult()
+
+    # --- protocol of 2026 -------------------------------------------------------------------------
+
+    async def listen(
+        self, context: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """Subscribe to changes.
+
+        The acknowledgment lists only the resources that the client may read.
+        """
+        uris = list(dict.fromkeys(params.notifications.resource_subscriptions or ()))[
+            :MAX_SUBSCRIPTIONS
+        ]
+        subscribed = {uri: await self._watch(context, uri) for uri in uris}
+        unsubscribers = {
+            uri: unsubscribe for uri, unsubscribe in subscribed.items() if unsubscribe is not None
+        }
+        notifications = params.notifications.model_copy(
+            update={"resource_subscriptions": list(unsubscribers)}
+        )
+        try:
+            return await self._listen_handler(
+                context, params.model_copy(update={"notifications": notifications})
+            )
+        finally:
+            for unsubscribe in unsubscribers.values():
+                self._tasks.start(unsubscribe())
+
+    def close(self) -> None:
+        """End the streams of listening clients."""
+        self._listen_handler.close()
+
+
+def _event(what: str, uri: str) -> Any:
+    return ResourceUpdated(uri) if what == "resource" else EVENTS[what]()

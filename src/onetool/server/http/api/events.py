@@ -1,22 +1,28 @@
 """Server-sent events, and cancellation when the client disconnects.
 
 A task puts events into a `Feed`, and an `EventStream` sends them. When the client disconnects, the
-task is cancelled; `while_connected` does the same for a plain response.
+task is cancelled; `while_connected` does the same for a plain response. `ChangeHandlers` sends the
+changes of the application.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from onetool.admin.action import check_settings
+from onetool.admin.catalog import read_version
 from onetool.errors import ToolError
+from onetool.server.http.api.common import Api, build_context
 from onetool.server.http.auth import STOPPING
 from onetool.server.http.errors import ApiError
+from onetool.server.http.routing import TEXT, Operation, ResponseSpec
 from onetool_child.data import text
 from onetool_child.json_types import JsonObject
 
@@ -32,6 +38,8 @@ ESCAPED_LINE_BREAKS = {
     code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)
 }  # some clients split there
 Event = tuple[str, Any]
+PATH = "/api/changes"
+KIND = "tools"
 
 
 def describe_stream(description: str) -> dict[str, JsonObject]:
@@ -173,7 +181,7 @@ class EventStream(Response):
             *([stopping.wait()] if stopping is not None else []),
         ]
         waiting = [
-            asyncio.ensure_future(each) for each in (self._send_all(scope, receive, send), *ending)
+            asyncio.ensure_future(work) for work in (self._send_all(scope, receive, send), *ending)
         ]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -248,3 +256,37 @@ async def _cancel_all(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+class ChangeHandlers:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._read_version = partial(read_version, api.app)
+        api.app.changes.poll(KIND, self._read_version)
+
+    def operations(self) -> Iterator[Operation]:
+        description = (
+            "Events: start, then changed after each change, with the version of the tools; endless"
+        )
+        stream = {200: ResponseSpec(description, media={MEDIA_TYPE: TEXT})}
+        yield Operation(
+            "GET", PATH, self.stream, "Stream changes of tools, packs and bundles", stream
+        )
+
+    async def stream(self, request: Request) -> Response:
+        build_context(request, self._api.app)  # raises if the agent is unknown
+        check_settings(self._api.app)
+        return EventStream(self._watch, ends_with_server=True)
+
+    async def _watch(self, feed: Feed) -> None:
+        """Send the version of the tools, at first and after each change."""
+        sent = None
+        async for _ in self._api.app.changes.watch(KIND):
+            version = await self._read_version()
+            if version != sent:
+                feed.put("start" if sent is None else "changed", {"version": version})
+                sent = version
+                await feed.wait_until_sent()

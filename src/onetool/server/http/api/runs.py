@@ -15,13 +15,18 @@ from onetool.admin.runs import RunListQuery, list_runs
 from onetool.errors import ToolError
 from onetool.runs.run_output import ClientChannel, RunOutput
 from onetool.server.fair_queue import turn
-from onetool.server.http import identity
 from onetool.server.http.api import events
-from onetool.server.http.api.common import Api
+from onetool.server.http.api.common import (
+    Api,
+    Medium,
+    RunAnswer,
+    RunRequest,
+    build_context,
+    get_person,
+)
 from onetool.server.http.api.events import EventStream, Feed
+from onetool.server.http.errors import json_response
 from onetool.server.http.json_body import RequestBody
-from onetool.server.http.models import Medium, RunAnswer, RunRequest
-from onetool.server.http.responses import json_response
 from onetool.server.http.routing import TEXT, Operation, ResponseSpec
 from onetool.settings.access import Token
 from onetool.util.large_data import is_large
@@ -64,7 +69,7 @@ class RunHandlers:
 
     async def run(self, request: Request) -> Response:
         body = await RequestBody.from_request(request)
-        identity.build_context(request, self._api.app)  # raises if the agent is unknown
+        build_context(request, self._api.app)  # raises if the agent is unknown
         run_request = await self._api.read(body, RunRequest.parse)
         listener = _RunListener(self._api)
         work = self._run(run_request, request, listener)
@@ -81,7 +86,7 @@ class RunHandlers:
     async def _run(
         self, run_request: RunRequest, request: Request, listener: "_RunListener"
     ) -> JsonObject:
-        caller = identity.get_person(request).caller
+        caller = get_person(request).caller
         app = self._api.app
         channel = ClientChannel(
             request_id=request.scope["state"]["request_id"], listener=listener.on_event
@@ -109,7 +114,7 @@ class RunHandlers:
 
     async def activity(self, request: Request) -> Response:
         """Stream the recent runs, then all events from now on."""
-        person = identity.get_person(request)
+        person = get_person(request)
         app = self._api.app
         query = RunListQuery().model_copy(
             update={"until": time.time()}

@@ -1,4 +1,4 @@
-"""`/api/sign-ins` and `/oauth/…`: signing in to upstream servers in the browser.
+"""Sign-ins in the browser: `/api/session` for the admin UI, and `/oauth/…` for upstream servers.
 
 The callback needs no token, because the authorization server sends the browser to it: it counts
 only with the state of a sign-in that waits, and in the browser that started it.
@@ -8,24 +8,32 @@ import html
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import anyio
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from onetool.admin.errors import raising
+from onetool.admin.model import raising
 from onetool.admin.sign_ins import SignInRequest, SignInStarted, begin_sign_in
 from onetool.errors import ToolError
 from onetool.net.oauth.credential import Identity
 from onetool.net.oauth.pending import CALLBACK_FIELDS, PENDING_SECONDS
 from onetool.net.oauth.sign_ins import CALLBACK_PATH, CLIENT_PATH, identify
-from onetool.server.http import identity
-from onetool.server.http.api.common import Api
-from onetool.server.http.errors import ApiError
+from onetool.server.http.api.common import (
+    Api,
+    Session,
+    SessionStatus,
+    SignIn,
+    SignInOption,
+    get_person,
+)
+from onetool.server.http.auth import ACTOR, SCOPE, SESSION_PATH, SIGN_IN_PATH
+from onetool.server.http.errors import ApiError, json_response
 from onetool.server.http.request_checks import LOCAL_NAMES
-from onetool.server.http.responses import json_response
 from onetool.server.http.routing import Operation, ResponseSpec
+from onetool.server.http.sessions import BrowserSessions
 from onetool.util.token_ids import APPROVE
 
 if TYPE_CHECKING:
@@ -39,6 +47,7 @@ PAGE = (
     ' dark"><title>OneTool</title><h1>{title}</h1><p>{text}</p><p><a href="../#/servers">Servers in'
     " the admin UI</a></p>"
 )
+PATH = SESSION_PATH
 
 
 class SignInHandlers:
@@ -61,7 +70,7 @@ class SignInHandlers:
         ]
 
     async def start(self, request: Request) -> Response:
-        person = identity.get_person(request)
+        person = get_person(request)
         person.require(APPROVE, "signing in to servers")
         body = await self._api.parse(request, SignInRequest.parse)
         app = self._api.app
@@ -134,3 +143,65 @@ def _read_local_url(request: Request) -> str:
 
 def _show(title: str, text: str, status: int) -> Response:
     return HTMLResponse(PAGE.format(title=title, text=html.escape(text)), status)
+
+
+# --- the session of a browser ---------------------------------------------------------------------
+
+
+class SessionHandlers:
+    def __init__(self, api: Api, sessions: BrowserSessions) -> None:
+        self._api = api
+        self._sessions = sessions
+
+    def operations(self) -> Iterator[Operation]:
+        summary = "Sign in to the admin UI"
+        session = {200: ResponseSpec("The session, as a cookie", Session)}
+        yield Operation("POST", PATH, self.sign_in, summary, session, body=SignIn)
+        summary = "Get who is signed in"
+        status = {200: ResponseSpec("The caller, and where to sign in", SessionStatus)}
+        yield Operation("GET", PATH, self.show, summary, status)
+        yield Operation(
+            "DELETE", PATH, self.sign_out, "Sign out", {204: ResponseSpec("The session has ended")}
+        )
+
+    async def show(self, request: Request) -> Response:
+        state = request.scope["state"]
+        options = [
+            SignInOption(issuer=url, path=f"{SIGN_IN_PATH}?{urlencode({'issuer': url})}")
+            for url in dict.fromkeys(
+                entry.issuer for entry in self._api.app.settings.auth.issuers if entry.client_id
+            )
+        ]
+        status = SessionStatus(
+            actor=state.get(ACTOR), agent=state["agent"], scope=state.get(SCOPE), sign_in=options
+        )
+        return json_response(status.as_json())
+
+    async def sign_in(self, request: Request) -> Response:
+        """Exchange a one-time code for a session."""
+        body = await self._api.parse(request, SignIn.parse)
+        is_local = request.scope["state"]["agent"] is None
+        # A local browser uses plain HTTP, also if the server has a public URL. Some browsers then
+        # drop a secure cookie.
+        is_secure = not is_local and (self._api.app.settings.auth.public_url or "").startswith(
+            "https://"
+        )
+        found = await self._api.run_in_thread(
+            lambda: self._sessions.open(
+                body.code, request.headers, is_local=is_local, is_secure=is_secure
+            )
+        )
+        if found is None:
+            hint = "sign in again, or run `onetool ui` again"
+            raise ApiError("forbidden", "the code has expired or was used before", hint=hint)
+        cookie, session = found
+        answer = Session(
+            csrf=session.csrf, actor=session.credential.actor, scope=session.credential.scope
+        )
+        return json_response(answer.as_json(), headers={"set-cookie": cookie})
+
+    async def sign_out(self, request: Request) -> Response:
+        """End the session. Its requests that are open end too."""
+        return Response(
+            status_code=204, headers={"set-cookie": await self._sessions.close(request.headers)}
+        )

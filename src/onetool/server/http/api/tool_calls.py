@@ -11,21 +11,25 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.action import check_settings
 from onetool.admin.catalog import ToolCatalog
-from onetool.admin.person import check_settings
 from onetool.admin.stored_tools import find_tool
 from onetool.core.agents import describe_disabled
 from onetool.errors import BundleError, SignInRequired, ToolError, describe
 from onetool.runs.run_output import ClientChannel, RunOutput
 from onetool.server.fair_queue import turn
-from onetool.server.http import identity
 from onetool.server.http.api import events
-from onetool.server.http.api.common import Api
+from onetool.server.http.api.common import (
+    Api,
+    Call,
+    CallOutcome,
+    FailedCall,
+    Success,
+    build_context,
+)
 from onetool.server.http.api.events import EventStream, Feed
-from onetool.server.http.errors import CODES, ApiError
+from onetool.server.http.errors import CODES, ApiError, json_response
 from onetool.server.http.json_body import RequestBody
-from onetool.server.http.models import Call, CallOutcome, FailedCall, Success
-from onetool.server.http.responses import json_response
 from onetool.server.http.routing import Operation, ResponseSpec
 from onetool.sources.bundles.model import StoredTool
 from onetool.util.context import Result
@@ -57,7 +61,7 @@ async def invoke(api: Api, request: Request, name: str, check: Check) -> Respons
         raise
 
     async def call(output: RunOutput) -> Result:
-        context = identity.build_context(request, api.app, output)
+        context = build_context(request, api.app, output)
         async with turn(request.scope, context.agent_id, is_run=False):
             result = await api.app.bus.call_tool(name, args, context, exact=True)
         if (
@@ -99,12 +103,12 @@ def build_outcome(result: Result, redact: Redactor) -> JsonObject:
     elif isinstance(error, ToolError):
         is_rejected = not result.ran and (isinstance(error, BundleError) or error.type in CODES)
         if is_rejected or error.fields.get("code") == "rate_limited":
-            found = ApiError.from_error(error)
+            api_error = ApiError.from_error(error)
             raise ApiError(
-                found.code,
-                redact(found.message),
-                redact.redact_data(_as_data(found.details)),
-                found.headers,
+                api_error.code,
+                redact(api_error.message),
+                redact.redact_data(_as_data(api_error.details)),
+                api_error.headers,
             )
     fields = {key: value for key, value in describe(error).items() if key != "class"}
     return FailedCall(error=redact.redact_data(_as_data(fields))).as_json()
@@ -155,9 +159,7 @@ class ToolCallHandlers:
         name = str(request.path_params["name"])
 
         async def check() -> None:
-            tool = await ToolCatalog(self._app, identity.build_context(request, self._app)).find(
-                name
-            )
+            tool = await ToolCatalog(self._app, build_context(request, self._app)).find(name)
             if not tool.enabled:
                 message = describe_disabled(tool.name, tool.disabled_reason)
                 raise ApiError(tool.disabled_code or "tool_disabled", message, {"name": tool.name})

@@ -1,16 +1,43 @@
-"""Options that several commands have, and what they mean."""
+"""The definition of a command, and the options that several commands have."""
 
 import json
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from onetool.settings.paths import Directories, find_directories
 
-Work = Callable[..., Any]  # of a command, usually `async (command: Invocation) -> int | None`
+if TYPE_CHECKING:
+    from onetool.cli.invocation import Invocation
+
+Work = Callable[..., Any]  # the function of an action: `execute`, or what `main` calls
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: the text of `--help`, the options, and one function.
+
+    `execute` gets the application. It runs in the shared server if there is one, and else in this
+    process. With `Actions`, each action has such a function instead. `main` opens no application,
+    or one with other settings; an action can have one as the default of the option `main`. `check`
+    reports usage errors before anything is opened.
+    """
+
+    description: str | None
+    add_arguments: Callable[[ArgumentParser], None] | None = None
+    check: Callable[[Namespace], None] | None = None
+    execute: "Callable[[Invocation], Awaitable[int | None]] | None" = None
+    main: Callable[[Namespace], int] | None = None
+    json: str = "print JSON"  # the help text of `--json`
+    without_json: Collection[str] = ()  # actions without `--json`; an empty name is the command
+    local_actions: Collection[str] = ()  # always in this process, because they ask in the terminal
+    is_guarded: bool = False  # a person decides: in this process, and without ONETOOL_ variables
+    checks_settings: bool = True  # False if the command also works with invalid settings
+    takes_command: bool = False  # the arguments after `--` are another command
 
 
 class Actions:
@@ -68,9 +95,7 @@ def find_command_directories(options: Namespace) -> Directories:
 
 
 def choose_stream(options: Namespace) -> TextIO:
-    """Return the stream for questions and progress: with `--json`, standard output has only the
-    JSON.
-    """
+    """Return the stream for questions and progress: with `--json`, standard error."""
     return sys.stderr if options.json else sys.stdout
 
 
