@@ -77,8 +77,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]  # host and port -> add
 
 @dataclass(frozen=True)
 class Request:
-    """A request. `credentials` are the lower-case names of further headers that are only sent to
-    the origin.
+    """A request. `credentials` are lower-case header names that only the origin gets.
 
     The values of `secret_query`, which are parameters, are never shown.
     """
@@ -99,7 +98,7 @@ class Request:
         return f"{self.method} {self.target.origin}"
 
     def complete(self) -> Self:
-        """Return the validated request with the headers of all requests."""
+        """Return the validated request with the headers that all requests have."""
         headers = [_validate(name, value) for name, value in self.headers]
         names = {name.lower() for name, _ in headers}
         headers += [header for header in DEFAULT_HEADERS if header[0].lower() not in names]
@@ -119,7 +118,7 @@ class Request:
         return [(name.encode("ascii"), value.encode("utf-8")) for name, value in headers]
 
     def redirect(self, status: int, location: str) -> Self:
-        """Return the request to send to the target of a redirect.
+        """Return the request to send to a redirect target.
 
         As in browsers, some redirects turn it into a GET.
         """
@@ -171,7 +170,7 @@ class Response:
         return self.body.decode(self.charset, "replace")
 
     def parse_retry_after(self, now: dt.datetime | None = None) -> float:
-        """Return the seconds of the Retry-After header, a number or a date; 0 without one."""
+        """Return the Retry-After seconds, from a number or a date; 0 without one."""
         text = (self.header("retry-after") or "").strip()
         if text.isascii() and text.isdecimal():
             return float(text[:MAX_RETRY_DIGITS])
@@ -236,7 +235,7 @@ class RequestLimits:
         return next(limited, "")
 
     def find_location(self, response: Response) -> str | None:
-        """Return the target of a redirect to follow, or None."""
+        """Return the redirect target to follow, or None."""
         return (
             response.header("location")
             if self.max_redirects and response.status in REDIRECT_STATUSES
@@ -296,15 +295,13 @@ class Net:
         )
 
     async def close(self) -> None:
-        """Close the connections, or let the requests in flight finish under their rules and close
-        them then.
-        """
+        """Close the connections, after the requests in flight."""
         self._is_closed = True
         if self._connections is not None and not self._requests:
             await self._connections.close()
 
     async def _send(self, request: Request, limits: RequestLimits) -> Response:
-        """Send the request and follow redirects, each of which is checked like the first request."""
+        """Send the request and follow redirects, checking each like the first request."""
         from onetool.net.transport import Connections
 
         connections = self._connections = self._connections or Connections(

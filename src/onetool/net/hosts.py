@@ -111,7 +111,7 @@ def _iterate_embedded(address: IPv6Address) -> Iterator[IPv4Address]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed URL: the target of a request."""
+    """A parsed URL, to which a request goes."""
 
     scheme: str
     host: str
@@ -120,7 +120,7 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """The value of the Host header."""
+        """The value for the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -130,11 +130,11 @@ class Target:
         return f"{self.scheme}://{self.authority}"
 
     def join(self, location: str) -> "Target":
-        """Return the target of a redirect."""
+        """Return the redirect target."""
         return _to_target(_parse(location, base=f"{self.origin}{self.path}"))
 
     def redact(self, secret_query: frozenset[str]) -> str:
-        """Return the URL with the values of secret parameters redacted."""
+        """Return the URL with redacted secret parameters."""
         path, mark, query = self.path.partition("?")
         pairs = [pair.partition("=") for pair in query.split("&")]
         parts = (
@@ -249,9 +249,7 @@ class HostRules:
 
     @classmethod
     def for_agent(cls, context: ToolContext) -> "tuple[HostRules, ...]":
-        """Return the rules of the agent, which narrow those of the settings; nothing if it has no
-        list of hosts.
-        """
+        """Return the agent's rules, which narrow the general ones; None without a host list."""
         if context.hosts is None:
             return ()
         setting = f"agents: {{{context.agent_id}: {{hosts: [{HOSTS_PLACEHOLDER}]}}}}"

@@ -60,13 +60,13 @@ ZLIB_CHECK = 31
 
 
 def silence_http_libraries() -> None:
-    """Keep URLs and headers, which may contain secrets, out of the logs of the HTTP libraries."""
+    """Keep URLs and headers, which may contain secrets, out of library logs."""
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class Connections:
-    """The connection pools of a client.
+    """A client's connection pools.
 
     Requests limited to public addresses share no connection with others.
     """
@@ -188,9 +188,7 @@ async def _send(pool: httpcore2.AsyncConnectionPool, request: Request) -> httpco
 
 
 async def _iter_chunks(content: bytes) -> AsyncIterator[bytes]:
-    """Yield a request body in chunks: the event loop copies what the network does not accept at
-    once.
-    """
+    """Yield a request body in chunks: the event loop copies what the network cannot take."""
     for start in range(0, len(content), CHUNK_BYTES):
         yield content[start : start + CHUNK_BYTES]
 
@@ -275,7 +273,7 @@ def _close_if_cancelled(stream: httpcore2.AsyncNetworkStream) -> httpcore2.Async
 
 @contextmanager
 def _convert_errors(name: str) -> Iterator[None]:
-    """Convert errors of the library to NetworkError.
+    """Convert library errors to NetworkError.
 
     Only the reason `connect` means that nothing was sent.
     """
@@ -339,7 +337,7 @@ async def read_body(stream: AsyncIterable[bytes], encoding: str, limit: int) -> 
 async def decode_chunks(
     stream: AsyncIterable[bytes], encoding: str, limit: int
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the decompressed chunks of a stream, up to the limit; the rest is not read."""
+    """Yield the decompressed chunks up to the limit; what follows is not read."""
     decoder = Decoder(encoding)
     total = 0
     async for chunk in stream:
@@ -360,7 +358,7 @@ def too_large_error(limit: int) -> NetworkError:
 
 
 def get_encoding(headers: Iterable[tuple[str, str]]) -> str:
-    """Return the compression of a response, or an empty string."""
+    """Return a response's compression, or an empty string."""
     values = (value for name, value in headers if name.lower() == "content-encoding")
     names = (name.strip().lower() for value in values for name in value.split(","))
     encodings = [name for name in names if name not in {"", "identity"}]

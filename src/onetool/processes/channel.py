@@ -1,5 +1,4 @@
-"""The server side of the protocol for cells and workers: JSON-RPC 2.0 in both directions, one object
-per line.
+"""The server side of JSON-RPC 2.0 with cells and workers: in both directions, by lines.
 
 Input is not trusted. The size of every message is checked before it is parsed
 (`onetool_child.messages`), and a message over a limit, or one that is not JSON-RPC, closes the
@@ -61,7 +60,7 @@ class ChannelClosed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply(Result):
-    """A result with more members of its message, which tell the child about the run."""
+    """A result with more message members, which tell the child about the run."""
 
     members: JsonMapping = field(default_factory=dict)
 
@@ -139,7 +138,7 @@ class Channel(asyncio.Protocol):
                 self._pause_for(self._pace.charge(started, 0 if received[0] else len(received[1])))
 
     def _next_message(self) -> tuple[str, bytes] | None:
-        """Return the kind and the bytes of the next piece, or a line with an empty kind."""
+        """Return the next piece as kind and bytes, or a line with an empty kind."""
         while self._piece is None:
             end = self._buffer.find(b"\n", self._searched)
             if max(end, len(self._buffer) if end < 0 else 0) > messages.MAX_MESSAGE_BYTES:
@@ -215,7 +214,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def unsent(self) -> int:
-        """The number of bytes that the other end has not read yet."""
+        """Bytes that the other end has not read yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     @property
@@ -285,7 +284,7 @@ class Channel(asyncio.Protocol):
             self._on_notify(message["method"], message["params"])
 
     def _put_strings(self, message: JsonObject) -> None:
-        """Insert the long strings of a request, which were sent before it."""
+        """Insert a request's long strings, which were sent before it."""
         if self._strings or "strings" in message:
             text = self._strings.decode(*messages.UTF8)
             self._strings.clear()
@@ -443,6 +442,6 @@ class Collector:
 
 
 def find_id(message: bytes) -> int | str | None:
-    """Return the id of an unparsed message, if it is at one of its ends."""
+    """Return an unparsed message's id, if it is at one end."""
     found = ID_FIRST.match(message[:END_BYTES]) or ID_LAST.search(message[-END_BYTES:])
     return None if found is None else json.loads(found[1])

@@ -136,9 +136,7 @@ def _run_command(arguments: list[str]) -> "int | None":
 
 
 def _read_code(arguments: list[str]) -> "tuple[list[str], str | None]":
-    """Return the arguments for the daemon, and the code that they name: a file, or `-` for standard
-    input.
-    """
+    """Return the daemon's arguments, and the code in a file or in standard input (`-`)."""
     argv = list(arguments)
     for option in {"-f", "--file"} & {*argv} if argv[0] == "run" else ():
         index = argv.index(option)
@@ -167,7 +165,7 @@ def _print_output(lines: Lines) -> "int | None":
 
 
 def _read_frame(lines: Lines) -> "dict[str, Any] | None":
-    """Return the next part of the output, or None with a message if the daemon ended or is stopped."""
+    """Return the next output frame, or None with a message if the daemon does not answer."""
     try:
         frame = lines.read()
         if frame is None:

@@ -47,9 +47,7 @@ UNRESPONSIVE = "the shared server does not respond"
 
 
 def describe_installation() -> str:
-    """Return what a client and its daemon must have in common: program, version, interpreter and
-    home directory.
-    """
+    """Return what client and daemon must share: program, version, interpreter, home."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
     version = os.stat(os.path.join(package, "util", "version.py"))  # noqa: PTH116, PTH118
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
@@ -66,9 +64,7 @@ def describe_installation() -> str:
 
 
 def find_socket() -> str | None:
-    """Return the path of the daemon's socket, or None if there is no directory that only this user
-    can write.
-    """
+    """Return the daemon's socket path, or None without a directory for this user only."""
     try:
         name = f"{crc32(describe_installation().encode()):08x}.sock"
     except OSError:  # it is being replaced
@@ -108,7 +104,7 @@ def _is_private(directory: str) -> bool:
 
 
 def connect(path: str) -> "socket.socket | None":
-    """Return a connection to the daemon, or None if no daemon of this user listens.
+    """Return a connection to this user's daemon, or None if none listens.
 
     Raise TimeoutError if it accepts no connections.
     """
@@ -190,9 +186,7 @@ def _locked(path: str) -> "Iterator[bool]":
 
 
 def _start(listener: socket.socket, path: str) -> None:
-    """Start the daemon: a process without a parent, of its own session, with nothing of this one
-    but the socket.
-    """
+    """Start the daemon in a session without a parent; it inherits only the socket."""
     child = os.fork()
     if child:
         with contextlib.suppress(
@@ -247,7 +241,7 @@ def _open_log(home: str) -> int:
 
 
 class Lines:
-    """The messages of a connection, one per line. `rest` is what was received of the next one."""
+    """Reads messages, one per line. `rest` is the received start after them."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -282,8 +276,7 @@ def open_connection(
     connection: "socket.socket | None" = None,
     seconds: float = CONNECT_SECONDS,
 ) -> "tuple[socket.socket, Lines, dict[str, Any]] | None":
-    """Connect, send the request and return the connection with the reply, or None if there is no
-    daemon for it.
+    """Connect, send the request and return connection and reply; None without a daemon.
 
     Raise TimeoutError if the daemon does not respond.
     """
@@ -320,9 +313,7 @@ def open_connection(
 
 
 def _send_request(connection: socket.socket, request: "dict[str, Any]") -> None:
-    """Send the request with the working directory as a descriptor: a path could lead elsewhere in
-    the daemon.
-    """
+    """Send the request with the working directory as a descriptor, not as a path."""
     data = json.dumps({"protocol": PROTOCOL, **request}).encode() + b"\n"
     directory = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -334,8 +325,7 @@ def _send_request(connection: socket.socket, request: "dict[str, Any]") -> None:
 
 
 def ask_daemon(request: "dict[str, Any]") -> "dict[str, Any] | None":
-    """Return the reply of the daemon to a request such as `{"kind": "status"}`, or None if no
-    daemon runs.
+    """Return the daemon's reply, for example to `{"kind": "status"}`; None without one.
 
     Raise TimeoutError if it does not answer.
     """

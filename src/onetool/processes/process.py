@@ -39,7 +39,7 @@ Variables = Mapping[str, str]  # of an environment, by name
 
 
 class Endpoint(Protocol):
-    """A receiver for the output of a process, such as `Channel`."""
+    """A receiver for process output, such as `Channel`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def reads_from(self, transport: Any) -> None: ...
@@ -89,12 +89,12 @@ class Printed:
 
     @property
     def sentence(self) -> str:
-        """The output as the end of an error message; empty if nothing was printed."""
+        """The output, to end an error message; empty if nothing was printed."""
         return f"{PRINTED}\n{self.shown}\n" if self.shown else ""
 
 
 def describe_status(status: int) -> str:
-    """Return the name of the signal or the status.
+    """Return the signal name or the status.
 
     A killed process has -9 in Python, 137 in shells and our guard.
     """

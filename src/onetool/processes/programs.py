@@ -1,5 +1,4 @@
-"""Run programs for tools: in a process group of their own, with a timeout, streaming output and
-reliable cleanup.
+"""Run programs for tools: in own process groups, with timeout, streaming and cleanup.
 
 If the kernel supports Landlock, a program can be limited to the files that it needs to read. A
 program that starts others runs under a guard (`onetool_child.guard`), which ends all of them, even
@@ -53,7 +52,7 @@ class Program(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The result of a program.
+    """A program's result.
 
     `status` is None if it was killed: after a timeout, or because a callback stopped it.
     """
@@ -110,8 +109,7 @@ async def _abandon(
 
 
 def _start(program: Program) -> tuple[subprocess.Popen[bytes], int]:
-    """Start the process; return it with the write end of a pipe that stays open as long as the
-    server lives.
+    """Start the process; return it with a pipe end that stays open while the server lives.
 
     Landlock applies to the calling thread and what it starts, so call this in a thread that ends
     afterwards.
@@ -153,8 +151,7 @@ def _is_guarded(program: Program) -> bool:
 
 
 def _bind_to_pipe(group: int, read_end: int) -> None:
-    """Have the kernel kill the process group when the other end of the pipe closes, as it does if
-    the server dies.
+    """Have the kernel kill the process group when the pipe's other end closes.
 
     PR_SET_PDEATHSIG cannot be used: it is sent when the thread ends that started the process.
     """
@@ -274,7 +271,7 @@ class _Running:
 
 
 class _OutputReader(asyncio.Protocol):
-    """A reader of one output stream. It ignores data after a callback has stopped the program."""
+    """A reader for one output stream. It ignores data after a callback stopped the program."""
 
     def __init__(self, on_data: OnData, stop: asyncio.Future[None]) -> None:
         self._on_data = on_data
@@ -296,7 +293,7 @@ class _OutputReader(asyncio.Protocol):
 
 
 def _wait(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of the process, if possible without reaping it."""
+    """Wait until the process ends, if possible without reaping it."""
     if hasattr(os, "waitid"):
         with suppress(ChildProcessError):  # already reaped
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)

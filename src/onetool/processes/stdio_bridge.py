@@ -195,9 +195,7 @@ class Bridge:
     # --- from the daemon --------------------------------------------------------------------------
 
     def copy_output(self) -> None:
-        """Write each line of the daemon to standard output until the input and the daemon have
-        ended.
-        """
+        """Write the daemon's lines to standard output until input and daemon have ended."""
         while True:
             connection = self._connection
             if connection is None:
@@ -219,7 +217,7 @@ class Bridge:
                 self._lose(connection, INTERRUPTION)
 
     def _responds(self, connection: socket.socket) -> bool:
-        """Wait for output of the daemon.
+        """Wait for daemon output.
 
         Return False if it has requests to answer and does not respond.
         """
@@ -276,9 +274,7 @@ class Bridge:
                 self._in_flight.pop(ident, None)
 
     def _change_id(self, line: bytes) -> bytes:
-        """Return a message with an id that no earlier daemon has used: the assistant may still
-        answer those.
-        """
+        """Return a message with a new id: the assistant may still answer earlier daemons."""
         ident, is_request = _identify(line)
         if ident is not None and not is_request:
             return line
@@ -333,7 +329,7 @@ class Bridge:
         return [{"jsonrpc": "2.0", "id": ident, "error": error} for ident in lost]
 
     def _write_messages(self, messages: "list[dict[str, Any]]") -> None:
-        """Write messages of this client itself. An assistant that closed its input expects none."""
+        """Write this client's own messages. An assistant that closed its input expects none."""
         if messages and not self._has_ended:
             self._write(b"".join(json.dumps(each).encode() + b"\n" for each in messages))
 
@@ -391,7 +387,7 @@ class Bridge:
 
 
 def _identify(line: bytes) -> "tuple[str | int | None, bool]":
-    """Return the id of a message of the daemon, and whether it is a request.
+    """Return a daemon message's id, and whether it is a request.
 
     A response is not parsed completely.
     """
@@ -422,7 +418,7 @@ def _read(descriptor: int) -> bytes:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    """Write all of it; end this process if nobody reads."""
+    """Write all data; end this process if nobody reads."""
     while data:
         try:
             data = data[os.write(descriptor, data) :]

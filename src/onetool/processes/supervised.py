@@ -154,11 +154,11 @@ class Supervised(Generic[Child]):
 
 
 class CallInterrupted(Exception):
-    """The user of the call has stopped using the child."""
+    """The call's user has stopped using the child."""
 
 
 class Users(Generic[User]):
-    """The users of a child, and their calls in flight.
+    """A child's users, and their calls in flight.
 
     `on_first_call` is called before a call if no other is in flight: earlier output does not belong
     to it.
@@ -208,7 +208,7 @@ class Users(Generic[User]):
             self._call_ended = asyncio.Event()
 
     def interrupt(self, user: User) -> None:
-        """Interrupt the calls of this user."""
+        """Interrupt this user's calls."""
         now = asyncio.get_running_loop().time()
         for clock in self._calls.get(user, ()):
             if not clock.expired():
@@ -223,7 +223,7 @@ class Users(Generic[User]):
             await self._call_ended.wait()
 
     def has_others(self, user: User) -> bool:
-        """Return whether there is another user, or a call of a former one."""
+        """Return whether there is another user, or a former user's call."""
         return bool({*self._users, *self._calls} - {user})
 
     def may_read_output(self, user: User) -> bool:
@@ -231,9 +231,7 @@ class Users(Generic[User]):
         return not self._callers.keys() - {user}
 
     def find_output_owner(self) -> User | None:
-        """Return the user whose call is in flight; if several or none have one, any of those it may
-        belong to.
-        """
+        """Return the user with a call in flight, or any user to which output may belong."""
         return next(
             (user for users in (self._calls, self._callers, self._users) for user in users), None
         )
@@ -256,7 +254,7 @@ class SharedProcess(Generic[User]):
         return Printed() if self._process is None else self._process.printed
 
     def get_output(self, user: User) -> Printed:
-        """Return what the process printed; nothing if that could be about calls of other users."""
+        """Return what the process printed; nothing if that could be about other users' calls."""
         return self._printed if self.users.may_read_output(user) else Printed()
 
     def _clear_output(self) -> None:
@@ -281,9 +279,7 @@ Member = TypeVar("Member", bound=SharedChild)
 
 
 class SharedPool(Generic[Member]):
-    """The children that applications share, by definition: everything that decides what a child can
-    do and see.
-    """
+    """Shared children by definition: everything that decides what a child can do and see."""
 
     def __init__(self) -> None:
         self._children: list[tuple[object, Member]] = []
@@ -308,7 +304,7 @@ class SharedPool(Generic[Member]):
         return self._children
 
     async def close(self) -> None:
-        """End all children, and the calls of their users."""
+        """End all children, and their users' calls."""
         children = self._children
         self._children = []
         await asyncio.gather(*(child.close() for _, child in children))

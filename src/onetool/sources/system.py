@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class UpstreamFeatures(Protocol):
-    """The resources and prompts of an upstream server."""
+    """An upstream server's resources and prompts."""
 
     async def list_resources(self, context: ToolContext) -> list[JsonObject]: ...
     async def read_resource(self, uri: str, context: ToolContext) -> Any: ...

@@ -25,7 +25,7 @@ ERROR_CODE = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
 class SignInEndpoints(Protocol):
-    """The endpoints in the definition of an HTTP tool."""
+    """The endpoints that an HTTP tool names."""
 
     authorization_url: str
     token_url: str
@@ -53,9 +53,7 @@ class SignInTarget:
         return self.settings.scopes or (self.endpoints.scopes if self.endpoints is not None else ())
 
     def accepts_sign_in(self, challenge: str) -> bool:
-        """Return whether a response with status 401 asks for a sign-in, and not for another value
-        of a header.
-        """
+        """Return whether a 401 response asks for a sign-in, not for another header value."""
         return (
             not self.is_optional
             or challenge.lower().startswith("bearer")
@@ -70,7 +68,7 @@ class SignInTarget:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An account of a target, for one agent or, if `subject` is empty, for all."""
+    """An account at a target, for one agent or, if `subject` is empty, for all."""
 
     target: SignInTarget
     account: str = ""
@@ -78,7 +76,7 @@ class Identity:
 
     @property
     def key(self) -> CredentialKey:
-        """The key of the sign-in in the store."""
+        """The key in the store."""
         target = self.target
         bundle = target.name if target.endpoints is not None else ""
         client = target.settings.client_id or ""
@@ -115,7 +113,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The tokens of a sign-in and what is needed to refresh them.
+    """A sign-in's tokens and what is needed to refresh them.
 
     Times are seconds since the epoch.
     """
@@ -152,9 +150,7 @@ class Credential:
         return self.is_valid or bool(self.access_token and self.refresh_token)
 
     def add_tokens(self, answer: "TokenAnswer") -> Self:
-        """Return the credential with the tokens of a response, which may keep the refresh token and
-        the scope.
-        """
+        """Return the credential with new tokens; a response may omit refresh token and scope."""
         expires_at = None
         refresh_at = None
         if answer.expires_in is not None:
@@ -203,13 +199,13 @@ class TokenRejected(ToolError):
 
 
 def describe_code(code: str) -> str:
-    """Return an error code of an authorization server, unless it may be anything else."""
+    """Return a server's error code, unless it may be anything else."""
     return code if ERROR_CODE.fullmatch(code) else "an invalid error code"
 
 
 @contextmanager
 def collect_failures() -> Iterator[list[ToolError]]:
-    """Collect the errors of the requests inside the block."""
+    """Collect request errors inside the block."""
     failures: list[ToolError] = []
     token = _FAILURES.set(failures)
     try:
@@ -219,7 +215,7 @@ def collect_failures() -> Iterator[list[ToolError]]:
 
 
 def record_failure(error: ToolError) -> None:
-    """Add the error to the list of the current call, if there is one."""
+    """Add the error to the current call's list, if there is one."""
     failures = _FAILURES.get()
     if failures is not None:
         failures.append(error)

@@ -1,5 +1,4 @@
-"""Finding the authorization server of a target: RFC 9728 for the resource, RFC 8414 or OpenID
-Connect for the server.
+"""Find a target's authorization server, by RFC 9728 and then RFC 8414 or OpenID Connect.
 
 Documents are parsed by the models of the MCP SDK. Everything in them is checked before it is used:
 the issuer must be the expected one, the resource must belong to the server, and PKCE with S256 must
@@ -70,7 +69,7 @@ def invalid_document(source: str, problem: str) -> ToolError:
 
 
 class ServerMetadata(OAuthMetadata):
-    """The metadata of an authorization server, with the fields of OpenID Connect.
+    """Authorization server metadata, with the OpenID Connect fields.
 
     Which endpoints exist varies.
     """
@@ -91,7 +90,7 @@ class ServerMetadata(OAuthMetadata):
         required: Sequence[str] = ("authorization_endpoint", "token_endpoint"),
         needs_pkce: bool = False,
     ) -> Self:
-        """Return the metadata at a URL, which must be of the issuer."""
+        """Return the metadata at a URL, which must name the issuer."""
         metadata = parse_document(cls, document, url)
         missing = next((name for name in required if getattr(metadata, name) is None), None)
         if missing is not None:
@@ -115,7 +114,7 @@ class ServerMetadata(OAuthMetadata):
     def build_sign_in_url(
         self, credential: Credential, state: str, verifier: str, nonce: str = ""
     ) -> str:
-        """Return the URL at which a person signs in. `verifier` is the secret of PKCE."""
+        """Return the URL at which a person signs in. `verifier` is the PKCE secret."""
         digest = hashlib.sha256(verifier.encode()).digest()
         fields = {
             "response_type": "code",
@@ -135,7 +134,7 @@ class ServerMetadata(OAuthMetadata):
         return f"{url}{separator}{query}"
 
     def read_code(self, fields: Mapping[str, str]) -> str:
-        """Return the code of the answer to a sign-in.
+        """Return the code in a sign-in's answer.
 
         Raise if it is an error, or of another server (RFC 9207).
         """
@@ -159,9 +158,7 @@ class ServerMetadata(OAuthMetadata):
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """The authorization server of a target, the resource to name in requests, and the scope to
-    request.
-    """
+    """A target's authorization server, and the resource and scope to request."""
 
     server: ServerMetadata
     resource: str = ""
@@ -170,7 +167,7 @@ class Discovered:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """Finds the authorization server of one target. `report` receives a line for each step."""
+    """Finds one target's authorization server. `report` receives a line for each step."""
 
     http: GuardedHttp
     target: SignInTarget
@@ -257,7 +254,7 @@ class Discovery:
     def _choose_scope(
         self, challenge: str, resource: ProtectedResourceMetadata | None, server: ServerMetadata
     ) -> str:
-        """Return the scope to request: of the settings, the challenge, or the resource."""
+        """Return the scope to request: from the settings, the challenge, or the resource."""
         if self.target.scopes:
             return " ".join(self.target.scopes)
         supported = (resource.scopes_supported if resource is not None else None) or ()
@@ -297,7 +294,7 @@ class Discovery:
     async def _find_metadata(
         self, urls: Sequence[str], issuer: str, source: str, *, needs_pkce: bool = False
     ) -> ServerMetadata | None:
-        """Return the first metadata document at these URLs, which must be of the issuer."""
+        """Return the first metadata document at these URLs, which must name the issuer."""
         for url in urls:
             document = self._read_document(url, await self.http.get(url, source))
             if document is not None:
@@ -307,9 +304,7 @@ class Discovery:
         return None
 
     async def _find_api_server(self, endpoints: SignInEndpoints) -> ServerMetadata:
-        """Return the server of an API: that of the issuer in the settings, or what the definition
-        of the tool names.
-        """
+        """Return an API's server: the issuer in the settings, or what the tool names."""
         issuer = self.target.settings.issuer
         if issuer is not None:
             server = await self._find_metadata(
@@ -331,9 +326,7 @@ class Discovery:
         return server
 
     def _use_endpoints(self, issuer: str, endpoints: SignInEndpoints) -> ServerMetadata:
-        """Return the endpoints that the definition of a tool names, which must be below the URL of
-        the issuer.
-        """
+        """Return the endpoints that a tool names, which must be below the issuer's URL."""
         if not _is_below(endpoints.token_url, issuer):
             shown = quote(endpoints.token_url or endpoints.open_id_connect_url, MAX_SHOWN_CHARS)
             message = (
@@ -358,7 +351,7 @@ class Discovery:
 
 
 def read_challenge(challenge: str, field: str) -> str | None:
-    """Return a field of a header WWW-Authenticate."""
+    """Return a field from a WWW-Authenticate header."""
     response = httpx2.Response(
         UNAUTHORIZED, headers={b"www-authenticate": challenge.encode("latin-1", "replace")}
     )
@@ -366,7 +359,7 @@ def read_challenge(challenge: str, field: str) -> str | None:
 
 
 def _is_below(url: str, issuer: str) -> bool:
-    """Return whether a URL is below the URL of an issuer, without segments that lead elsewhere."""
+    """Return whether a URL is below the issuer's, without segments that lead elsewhere."""
     path = unquote(urlsplit(url).path)
     return url.startswith(f"{issuer.rstrip('/')}/") and ".." not in path and "\\" not in path
 

@@ -1,4 +1,4 @@
-"""Requests of sign-ins.
+"""Sign-in requests.
 
 Authorization servers and their documents are hostile until proven otherwise.
 
@@ -34,7 +34,7 @@ PROBES = (
 
 
 class GuardedHttp:
-    """Sends the requests of sign-ins to one target."""
+    """Sends sign-in requests to one target."""
 
     def __init__(self, net: Net, url: str, *, allow_private_addresses: bool = False) -> None:
         self._net = net

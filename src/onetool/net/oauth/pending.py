@@ -69,7 +69,7 @@ class PendingSignIn:
 
 
 class PendingSignIns:
-    """The sign-ins of this process that wait for an answer, by their random states."""
+    """Sign-ins in this process that wait for an answer, by their random states."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class PendingSignIns:
 
 
 def parse_callback(url: str) -> dict[str, str]:
-    """Return the fields of a callback URL, or of its query. Raise if it is not one."""
+    """Return the fields in a callback URL, or in its query. Raise if it is not one."""
     query = urlsplit(url.strip()).query or url.strip().lstrip("?")
     pairs = parse_qsl(query[:100_000], max_num_fields=100)
     fields = {name: value for name, value in pairs if name in CALLBACK_FIELDS}
@@ -112,7 +112,7 @@ def parse_callback(url: str) -> dict[str, str]:
 
 
 class LoopbackCallback:
-    """Listens for the answer. `finish` is called with the fields of each candidate."""
+    """Listens for the answer. `finish` is called with each candidate's fields."""
 
     def __init__(self) -> None:
         self._finish: Finish | None = None
@@ -122,7 +122,7 @@ class LoopbackCallback:
 
     @asynccontextmanager
     async def listen(self, *ports: int) -> AsyncIterator["LoopbackCallback"]:
-        """Listen on the first free port of these, 0 for any."""
+        """Listen on the first free port in `ports`, 0 for any."""
         server = None
         for port in ports:
             with suppress(OSError):

@@ -1,6 +1,4 @@
-"""The sign-ins of the application: tokens for requests, starting and finishing sign-ins, and their
-state.
-"""
+"""The application's sign-ins: request tokens, start and finish sign-ins, report their state."""
 
 import hmac
 import importlib
@@ -80,7 +78,7 @@ class SignIns:
     # --- tokens -----------------------------------------------------------------------------------
 
     def get_source(self, identity: Identity) -> TokenSource:
-        """Return the source of the token of an identity."""
+        """Return an identity's token source."""
         if identity not in self._sources:
             self._sources[identity] = TokenSource(
                 identity, self._store, renew=self._renew, tasks=self._tasks, limiter=self._limiter
@@ -175,9 +173,7 @@ class SignIns:
         return True
 
     async def begin(self, identity: Identity, redirect_uri: str) -> PendingSignIn:
-        """Find the authorization server, register a client and return the sign-in, which waits for
-        a person.
-        """
+        """Find the authorization server, register a client and return the pending sign-in."""
         server, credential = await self._prepare(identity, redirect_uri)
         if server.authorization_endpoint is None:
             raise ToolError(
@@ -189,7 +185,7 @@ class SignIns:
     async def finish(
         self, fields: Mapping[str, str], browser: str | None = None
     ) -> tuple[Identity, Credential]:
-        """Finish the sign-in with the fields of its callback, which can be used once.
+        """Finish the sign-in with its callback fields, which can be used once.
 
         `browser` is the cookie of the browser, unless the callback is on loopback.
         """
@@ -292,7 +288,7 @@ class SignIns:
     # --- state ------------------------------------------------------------------------------------
 
     async def describe(self, identity: Identity) -> JsonObject:
-        """Return the state of a sign-in, without secrets."""
+        """Return a sign-in's state, without secrets."""
         credential = await self.get_source(identity).read() or NO_CREDENTIAL
         current = credential if credential.is_usable else NO_CREDENTIAL
         expires = current.expires_at
@@ -308,7 +304,7 @@ class SignIns:
         }
 
     async def list_identities(self, target: SignInTarget) -> list[Identity]:
-        """Return the identities of the target: those of its settings, and those that are stored."""
+        """Return the target's identities: those in its settings, and stored ones."""
         subject = "" if target.settings.shared else DEFAULT_AGENT
         accounts = target.accounts or ("",)
         found = {(account, subject): None for account in accounts}
@@ -319,7 +315,7 @@ class SignIns:
         return [Identity(target, *each) for each in found]
 
     def build_client_document(self) -> JsonObject | None:
-        """Return the metadata document of this client, or None without an https URL."""
+        """Return this client's metadata document, or None without an https URL."""
         if not (self.public_url or "").startswith("https://"):
             return None
         return {
@@ -334,9 +330,7 @@ class SignIns:
 
 
 def make_server_target(name: str, server: Server) -> SignInTarget | None:
-    """Return what to sign in to for a server, or None if it has no URL or its own header
-    Authorization.
-    """
+    """Return a server's sign-in target; None without a URL or with an own Authorization."""
     if server.url is None or any(header.lower() == "authorization" for header in server.headers):
         return None
     return SignInTarget(

@@ -1,5 +1,4 @@
-"""Requests to the endpoints of an authorization server: registration, tokens, devices and
-revocation.
+"""Requests to authorization servers: registration, tokens, devices and revocation.
 
 Answers are parsed by the models of the MCP SDK. This imports the SDK, as `discovery` does.
 """
@@ -51,7 +50,7 @@ Token = Annotated[str, Field(pattern=r"^[!-~]+$", max_length=65_536)]  # as a he
 
 
 class TokenAnswer(OAuthToken):
-    """A successful response of a token endpoint. A scope of None means that it did not change."""
+    """A successful token response. A scope of None means that it did not change."""
 
     access_token: Token = Field(repr=False)
     refresh_token: Token | None = Field(default=None, repr=False)
@@ -68,7 +67,7 @@ class TokenAnswer(OAuthToken):
             return None
 
     def read_user(self) -> str:
-        """Return the name of the user, for people to see.
+        """Return the user name, for people to see.
 
         The token came from the issuer, so it needs no signature.
         """
@@ -90,7 +89,7 @@ class TokenAnswer(OAuthToken):
 
 
 class DeviceCodes(BaseModel):
-    """The answer to the start of a device flow: what the person enters, and where."""
+    """The response that starts a device flow: what the person enters, and where."""
 
     device_code: Token = Field(repr=False)
     user_code: Token
@@ -101,7 +100,7 @@ class DeviceCodes(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class TokenRequests:
-    """Sends requests to the authorization server of one target."""
+    """Sends requests to one target's authorization server."""
 
     http: GuardedHttp
     settings: OAuth
@@ -109,9 +108,7 @@ class TokenRequests:
     async def register(
         self, discovered: Discovered, redirect_uri: str, client_url: str | None = None
     ) -> Credential:
-        """Return a credential without tokens: with the client of the settings, a client document,
-        or a new client.
-        """
+        """Return a credential without tokens: for a configured, documented or new client."""
         server = discovered.server
         credential = Credential(
             issuer=str(server.issuer),
@@ -238,7 +235,7 @@ class TokenRequests:
             )
 
     async def _post(self, credential: Credential, url: str, source: str, **form: str) -> Response:
-        """Send a form without its empty fields, and with the proof of the client."""
+        """Send a form without its empty fields, and with the client's proof."""
         proof, headers = self._authenticate(credential)
         fields = {name: value for name, value in form.items() if value}
         content = urlencode(fields | proof).encode()
@@ -247,9 +244,7 @@ class TokenRequests:
         )
 
     def _authenticate(self, credential: Credential) -> tuple[dict[str, str], dict[str, str]]:
-        """Return fields and headers with the proof of the client, which only the issuer in the
-        settings gets.
-        """
+        """Return fields and headers with the client's proof, for the configured issuer only."""
         issuer = self.settings.issuer
         if issuer is not None and not issuers_match(credential.issuer, issuer):
             message = (
@@ -306,7 +301,7 @@ class TokenRequests:
 
 
 def _parse_answer(subject: str, response: Response) -> JsonObject:
-    """Return the answer. Errors never contain more of a rejection than its error code."""
+    """Return the answer. Errors show only a rejection's error code."""
     answer = response.parse_object()
     if response.status in SUCCESS and answer is not None:
         return answer

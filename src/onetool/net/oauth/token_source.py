@@ -1,5 +1,4 @@
-"""The token of one identity: read from the store, refreshed when it expires, once for all callers
-and processes.
+"""One identity's token: stored, and refreshed once for all callers and processes.
 
 The lock of the store is held while a token is refreshed, never while a request uses the token. A
 process that gets the lock reads the store again and uses the token of another process if there is a
@@ -24,7 +23,7 @@ Renew = Callable[[Identity, Credential | None], Awaitable[Credential]]
 
 
 class TokenSource:
-    """The token of one identity. `renew` refreshes a credential, or signs in a machine without one."""
+    """One identity's token. `renew` refreshes a credential, or signs in a machine without one."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class TokenSource:
             raise ToolError(f"cannot refresh the token of {label}: {error.message}") from None
 
     async def store(self, credential: Credential) -> None:
-        """Store a new sign-in instead of the one before."""
+        """Store a new sign-in and replace the last one."""
         await self._update(lambda _: credential)
 
     async def update(self, change: Callable[[Credential], Credential | None]) -> None:

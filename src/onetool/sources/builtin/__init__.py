@@ -1,3 +1,1 @@
-"""Built-in packs: one file `<pack>_tools.py` each, one function per tool, read by
-`onetool.runs.tool_loader`.
-"""
+"""Built-in packs: a file `<pack>_tools.py` each, which `onetool.runs.tool_loader` reads."""

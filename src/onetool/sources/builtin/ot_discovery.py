@@ -114,9 +114,7 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
 
 
 async def _name_run(args: JsonMapping, context: ToolContext) -> JsonMapping:
-    """Replace `last` by the ID of the run, because another run may be the last one when a person
-    answers.
-    """
+    """Replace `last` by the run ID: another run may be last when a person answers."""
     run = await get_system(context).runs.find_own(
         args.get("run", "last"), context.agent_id, context.token_id
     )
@@ -353,7 +351,7 @@ class DescribedHits(NamedTuple):
 def describe_hits(
     system: System, found: Mapping[str, list[SearchHit]], limit: int, snippets: help_text.Snippets
 ) -> DescribedHits:
-    """Return the best hits of each query, in turn, and the numbers of hits that were omitted.
+    """Return each query's best hits, in turn, and how many hits were omitted.
 
     If there are several queries, each hit names the one that found it first.
     """
@@ -399,7 +397,7 @@ def _describe(
 
 
 def _join_siblings(hits: Iterator[JsonObject], system: System) -> list[JsonObject]:
-    """Return the hits, with tools of the same description under the best of them."""
+    """Return the hits, with tools that share a description under the best one."""
     first: dict[str, JsonObject] = {}
     joined = []
     for hit in hits:

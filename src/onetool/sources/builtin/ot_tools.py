@@ -349,9 +349,7 @@ async def load(context: ToolContext, handle: str, part: int | None = None) -> An
 
 
 async def _mark_untrusted(context: ToolContext, handle: str) -> None:
-    """Mark the run as untrusted if the stored result came from an untrusted server, and label the
-    session.
-    """
+    """Mark run and session if the stored result came from an untrusted server."""
     labels = context.run.labels
     origin = partial(get_system(context).results.origin, handle, context.agent_id, context.token_id)
     source, is_untrusted, stored = await run_in_thread(origin)
@@ -430,9 +428,7 @@ async def session_update(
 
 
 def _get_labels(context: ToolContext) -> tuple[str, ...]:
-    """Return the labels of what the client session has read so far; they stay with the values that
-    it stores.
-    """
+    """Return the labels on what the session has read; they stay with stored values."""
     labels = context.run.labels
     found = set() if labels is None else set(labels.names)
     if context.run.is_untrusted():

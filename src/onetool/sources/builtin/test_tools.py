@@ -218,9 +218,7 @@ def _choose_suite(
 
 
 def _make_environment(context: ToolContext, private: Path) -> dict[str, str]:
-    """Return the variables of the tests: no secrets, and directories of their own instead of the
-    user's.
-    """
+    """Return the tests' variables: without secrets, and with directories of their own."""
     environment = os.environ if context.system is None else get_system(context).environment
     passed = make_worker_environment(environment)
     kept = {name: value for name, value in passed.items() if not name.lower().endswith("_proxy")}
@@ -236,9 +234,7 @@ def _make_environment(context: ToolContext, private: Path) -> dict[str, str]:
 
 
 def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[str]) -> list[str]:
-    """Return the tests to run as an absolute path, so that it is inside the sandbox and never
-    parsed as an option.
-    """
+    """Return the tests as an absolute path in the sandbox, which is never an option."""
     if path is None:
         return []
     if "\0" in path:
@@ -262,9 +258,7 @@ def _find_pytest(directory: Path, variables: Variables) -> list[str]:
 
 
 def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[str], Variables]:
-    """Return the command and environment that run a suite: confined to the files of the agent, if
-    possible.
-    """
+    """Return command and environment, confined to the agent's files if possible."""
     rules = Files(context).rules
     is_off = (
         context.system is not None and get_system(context).settings.execution.isolation == "off"
@@ -292,9 +286,7 @@ def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[s
 
 
 def _list_interpreter_paths(program: str) -> Iterator[str]:
-    """Yield what the interpreter of a program loads: of its virtual environment, and of the
-    installation behind it.
-    """
+    """Yield what a program's interpreter loads, also behind a virtual environment."""
     real = Path(os.path.realpath(program))
     directories = (
         Path(program).parent.resolve(),
@@ -464,7 +456,7 @@ def _build_name(case: "Element") -> str:
 
 
 def parse_mix(output: str) -> SuiteReport:
-    """Parse the output of mix. Each project of an umbrella prints its own summary."""
+    """Parse mix output. Each project in an umbrella prints its own summary."""
     text = COLOR_CODES.sub("", output)
     summaries = [MIX_COUNT.findall(summary[0]) for summary in MIX_SUMMARY.finditer(text)]
     counts: Counter[str] = Counter()

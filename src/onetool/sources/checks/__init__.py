@@ -157,9 +157,7 @@ def _collect_recorded(app: Checked, read: Examined) -> Iterator[Problem]:
 
 
 def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
-    """Return each problem once, the worst first, without consequences of others and without
-    secrets.
-    """
+    """Return each problem once, the worst first, without consequences and secrets."""
     # The output of servers may contain secrets of their environment or settings.
     found_secrets = [
         find_secrets(
@@ -186,5 +184,5 @@ def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
 
 
 def _shorten(text: str) -> str:
-    """Shorten a message, which may contain a value of any length."""
+    """Shorten a message, which may contain a long value."""
     return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}… ({len(text):,} characters)"

@@ -176,7 +176,7 @@ def _check_named(read: Examined) -> Iterator[Problem]:
 
 
 def check_stored_files(loaded: Loaded, seconds: float | None = None) -> list[Problem]:
-    """Check each file; limit the check of a database to `seconds`, because a large one takes long."""
+    """Check each file; check a database for at most `seconds`, because a large one takes long."""
     data = loaded.directories.data
     private = loaded.directories.private
     runs = SealedDatabase(private / "runs" / "runs.db", run_store.SCHEMA, run_store.VERSION)
@@ -283,7 +283,7 @@ def _check_database(
 
 
 def name_fix(kind: str, path: Path) -> str:
-    """Return the identifier of a fix, for `Problem.fix`."""
+    """Return a fix identifier, for `Problem.fix`."""
     return f"{kind} {path}"
 
 

@@ -1,4 +1,4 @@
-"""Checks of what is set up: settings, extension packs, upstream servers, and assistants.
+"""Checks for settings, extension packs, upstream servers, and assistants.
 
 Settings may have unresolved or hidden names, and snippets and tokens that do not work. Extensions
 and servers may have failed to start or share a name. Assistants may start a missing command.
@@ -106,7 +106,7 @@ def _check_effects(registry: Registry, read: Examined) -> Iterator[Problem]:
 
 
 def _check_rules(registry: Registry, read: Examined) -> Iterator[Problem]:
-    """Yield the rules of policies that match no tool, which a misspelled name would cause."""
+    """Yield policy rules that match no tool, which a misspelled name would cause."""
     settings = read.loaded.settings
     unknown = {*registry.problems(), *map(python_name, settings.servers)} - set(registry.packs())
     rules = [
@@ -208,7 +208,7 @@ def check_extensions(extensions: Extensions, loaded: Loaded) -> Iterator[Problem
 
 
 def _find_unnamed(directory: Path) -> Iterator[Problem]:
-    """Yield files that look like packs, but do not have the name of one."""
+    """Yield files that look like packs, but are not named as one."""
     found: list[Path] = []
     with suppress(OSError):
         found = [
@@ -228,9 +228,7 @@ def _find_unnamed(directory: Path) -> Iterator[Problem]:
 
 
 def _find_too_deep(directory: Path) -> Iterator[Problem]:
-    """Yield files with the name of a pack that are below the directories in which packs are looked
-    for.
-    """
+    """Yield files that are named as a pack, but are too deep to be found."""
     for folder, folders, names in islice(os.walk(directory), MAX_DIRECTORIES):
         folders[:] = [name for name in folders if name.isidentifier() and name not in NO_PACKAGES]
         is_searched = Path(folder) == directory or Path(folder).parent == directory
@@ -256,7 +254,7 @@ def has_uv() -> bool:
 
 
 def _find_duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
-    """Yield duplicate packs, except those of the user that a project overrides."""
+    """Yield duplicate packs, except the user's packs that a project overrides."""
     found = extensions.all_extensions
     for pack in dict.fromkeys(each.pack for each in found):
         first, *rest = (each.file for each in found if each.pack == pack)

@@ -44,7 +44,7 @@ SUCCESSFUL = {0, 5}  # exit statuses of pytest: all tests passed, no tests found
 
 
 class Timeouts(NamedTuple):
-    """The timeouts of a pack in seconds."""
+    """A pack's timeouts in seconds."""
 
     start: float
     call: float
@@ -52,7 +52,7 @@ class Timeouts(NamedTuple):
 
 
 class _OutputLog:
-    """A logger for the output of a worker, with a limit per second."""
+    """A logger for worker output, with a limit per second."""
 
     def __init__(self, log: Callable[..., None], pack: str) -> None:
         self._log = log
@@ -79,7 +79,7 @@ class _OutputLog:
 
 
 class WorkerBackend:
-    """The backend of one extension pack, with its worker.
+    """One extension pack's backend, with its worker.
 
     `get_worker` may return one that other applications use.
     """
@@ -136,7 +136,7 @@ class WorkerBackend:
 
     @property
     def failure(self) -> ToolError | None:
-        """The error of the last start, if it failed."""
+        """The last start's error, if it failed."""
         return self._supervised.failure
 
     def retire(self) -> None:
@@ -244,7 +244,7 @@ class WorkerBackend:
 
 
 class QueueBackend:
-    """The backend of one pack. `get_jobs` returns the jobs in the state."""
+    """One pack's backend. `get_jobs` returns the jobs in the state."""
 
     is_resumable = True  # a repeated call with the same ID is the same call
 
@@ -314,7 +314,7 @@ class QueueBackend:
 
 
 def _report(client: CallClient, event: JsonMapping) -> None:
-    """Report a message of the tool to the client."""
+    """Report a tool's message to the client."""
     callback = client.progress if event["kind"] == "progress" else client.log
     if callback is not None:
         callback(event["message"], *event["details"])
@@ -324,9 +324,7 @@ def _report(client: CallClient, event: JsonMapping) -> None:
 
 
 def find_tests(file: Path) -> list[Path]:
-    """Return the tests of a pack: `tests/` beside it, or its files there if several packs share the
-    directory.
-    """
+    """Return a pack's tests: `tests/`, or its files there if packs share the directory."""
     directory = file.parent / TESTS_DIRECTORY
     if len(list(file.parent.glob(f"*{SUFFIX}.py"))) > 1:
         name = file.stem.removesuffix(SUFFIX)
@@ -335,7 +333,7 @@ def find_tests(file: Path) -> list[Path]:
 
 
 def stamp_tests(file: Path) -> frozenset[tuple[Path, Stamp]]:
-    """Return the stamps of the Python files in `tests/` beside the pack."""
+    """Return stamps for the Python files in `tests/` beside the pack."""
     found = islice((file.parent / TESTS_DIRECTORY).rglob("*.py"), MAX_FILES)
     return frozenset((path, stamp_file(path)) for path in found)
 
@@ -347,7 +345,7 @@ async def run_pack_tests(
     call_tool: CallTool,
     context: ToolContext,
 ) -> list[JsonObject]:
-    """Run the tests of a pack; return name, status, seconds and detail of each.
+    """Run a pack's tests; return name, status, seconds and detail for each.
 
     `packages` contains pytest.
     """

@@ -82,16 +82,14 @@ class ScriptHeader:
 
     @property
     def uses_local_files(self) -> bool:
-        """Whether it refers to local files, so that it depends on the directory of the script."""
+        """Whether it refers to local files, so that it depends on the script's directory."""
         tool = self.data.get("tool")
         settings = tool.get("uv") if isinstance(tool, dict) else None
         return isinstance(settings, dict) and any(map(_is_local, settings.items()))
 
 
 def _is_local(setting: tuple[str, Any]) -> bool:
-    """Return whether a setting of uv refers to local files: a path or workspace source, or an index
-    without a URL.
-    """
+    """Return whether a uv setting uses local files: path, workspace or index without a URL."""
     name, value = setting
     if name == "sources":
         return bool(LOCAL_SOURCES & set(_iter_keys(value)))
@@ -106,7 +104,7 @@ def _iter_keys(value: Any) -> Iterator[str]:
 
 
 def _iter_urls(value: Any) -> Iterator[str]:
-    """Yield the URLs of indexes; other fields of an index are ignored."""
+    """Yield index URLs and ignore their other fields."""
     if isinstance(value, str):
         yield value
     for inner in [value.get("url", "")] if isinstance(value, dict) else _iter_values(value):
@@ -124,7 +122,7 @@ def parse_header(source: str) -> ScriptHeader | None:
 
 
 def find_problem(source: str) -> str | None:
-    """Return the problem with the header of a file, or None."""
+    """Return the problem with a file's header, or None."""
     found = extract_blocks(source)
     if len(found) > 1:
         return "invalid header: more than one header in the file"
@@ -136,7 +134,7 @@ def find_problem(source: str) -> str | None:
 
 
 def extract_blocks(source: str) -> list[str]:
-    """Return the TOML of each header, without comment markers."""
+    """Return each header's TOML, without comment markers."""
     text = source.replace("\r\n", "\n")
     return [
         "".join(
@@ -152,7 +150,7 @@ def extract_blocks(source: str) -> list[str]:
 
 
 class StartCommand(NamedTuple):
-    """The first arguments of a command. They include the script if `by_uv` is set."""
+    """A command's first arguments. They include the script if `by_uv` is set."""
 
     command: tuple[str, ...]
     by_uv: bool = False
@@ -176,9 +174,7 @@ def make_uv_environment(environment: Variables) -> dict[str, str]:
 
 
 def make_script_environment(environment: Variables) -> dict[str, str]:
-    """Return the environment for uv to prepare a script, without configuration of the working
-    directory.
-    """
+    """Return variables for uv to prepare a script, ignoring project configuration."""
     return {**uv_settings(environment), **make_uv_environment(environment), **NO_CONFIG}
 
 
@@ -205,9 +201,7 @@ class Environments:
     async def get_start_command(
         self, header: ScriptHeader | None, file: Path, report: Report = lambda _line: None
     ) -> StartCommand:
-        """Return the command that starts a worker. uv creates a missing environment when it runs
-        the command.
-        """
+        """Return the command to start a worker, in which uv may create the environment."""
         if header is None:
             return StartCommand((sys.executable,))
         if header.uses_local_files or header.digest in self._in_progress:
@@ -226,20 +220,20 @@ class Environments:
             await self._get_python(header, file, report)
 
     async def get_packages(self, header: ScriptHeader, file: Path, report: Report) -> Path:
-        """Return the directory with the packages of an environment, which is created if necessary."""
+        """Return an environment's package directory, which is created if necessary."""
         await self.build(header, file, report)
         python = Path((await self.get_start_command(header, file, report)).command[0])
         pattern = "Lib/site-packages" if sys.platform == "win32" else "lib/python*/site-packages"
         return next(python.parents[1].glob(pattern))
 
     async def remember(self, header: ScriptHeader | None, python: str) -> None:
-        """Record the interpreter of a worker that uv started."""
+        """Record the interpreter that uv chose for a worker."""
         if header is not None and not header.uses_local_files:
             await run_in_thread(self._interpreters.put, header.digest, python)
 
     @property
     def _options(self) -> tuple[str, ...]:
-        """Options of uv. A `uv.toml` in a cloned repository must not choose the package index."""
+        """Options for uv. A `uv.toml` in a cloned repository must not choose the package index."""
         return ("--no-progress", "--no-config", "--project", str(self.directory))
 
     async def close(self) -> None:
@@ -255,7 +249,7 @@ class Environments:
         return str(script), find_uv()
 
     async def _get_python(self, header: ScriptHeader, file: Path, report: Report) -> str:
-        """Return the path of the interpreter; callers share the creation of an environment."""
+        """Return the interpreter path; callers share the work to create an environment."""
         key = f"{file}" if header.uses_local_files else header.digest
         task = self._in_progress.get(key)
         if task is None:
@@ -302,13 +296,13 @@ def find_uv() -> str:
 
 
 class InterpreterFiles:
-    """The recorded interpreters of environments."""
+    """The recorded interpreters."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def get(self, digest: str) -> str | None:
-        """Return the path of an interpreter if it still exists."""
+        """Return an interpreter's path if it still exists."""
         try:
             python = (self._directory / f"{digest}.path").read_text(encoding="utf-8")
             return python if Path(python).is_file() and os.access(python, os.X_OK) else None
@@ -341,7 +335,7 @@ def environment_error(file: Path, errors: str) -> ToolError:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLaunch:
-    """The parameters of a worker process."""
+    """Parameters to start a worker."""
 
     pack: str
     file: Path

@@ -39,7 +39,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def package_directories() -> list[str]:
-    """Return the directories of this environment in which packages are installed."""
+    """Return the directories with this environment's packages."""
     known = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
         known.add(site.getusersitepackages())
@@ -48,7 +48,7 @@ def package_directories() -> list[str]:
 
 
 def find_installed(disabled: Collection[str]) -> list[Extension]:
-    """Return the packs of installed packages. An unusable one has a `problem`."""
+    """Return packs in installed packages. An unusable one has a `problem`."""
     skipped = set(map(_normalize, disabled))
     found: dict[tuple[str, str, str], Extension] = {}
     packages = list(distributions(path=package_directories()))
@@ -134,7 +134,7 @@ def _read_pack(package: str, entry: EntryPoint) -> Extension:
 
 
 def _rename(extension: Extension, name: str) -> Extension:
-    """Return the extension with the pack of a declared tool name, if it has one."""
+    """Return the extension under the pack in a declared tool name, if it has one."""
     pack = name.rpartition(".")[0] or extension.pack
     if not pack.isidentifier():
         raise ValueError(f"invalid pack name {pack!r}")
@@ -151,7 +151,7 @@ def _find_definition(file: Path, name: str) -> Definition | None:
 
 
 def _read_declared_name(definition: Definition) -> str:
-    """Return the name in `@tool("pack.name")` of a function; empty without one."""
+    """Return the name in a function's `@tool("pack.name")`; empty without one."""
     for decorator in definition.decorator_list:
         match decorator:
             case ast.Call(args=[ast.Constant(value=str(name)), *_]):
@@ -160,9 +160,7 @@ def _read_declared_name(definition: Definition) -> str:
 
 
 def _select_class(read: Extension, definition: ast.ClassDef) -> Extension:
-    """Return a pack of one tool: an object with `name`, `permissions` and `call`, as programs
-    register it.
-    """
+    """Return a pack for one tool object with `name`, `permissions` and `call`."""
     parts: JsonObject = {"param_schema": ANY_OBJECT}
     for node in definition.body:
         match node:
@@ -199,7 +197,7 @@ def _select_class(read: Extension, definition: ast.ClassDef) -> Extension:
 
 
 def _find_file(module: str) -> Path | None:
-    """Return the source file of a module. Its parent packages are located, not imported."""
+    """Return a module's source file. Its parent packages are located, not imported."""
     path: list[str] | None = None
     spec: ModuleSpec | None = None
     parts = module.split(".")

@@ -54,7 +54,7 @@ PackBackend = WorkerBackend | QueueBackend
 
 
 class _Setup(NamedTuple):
-    """The settings of a pack. If they change, the worker is replaced."""
+    """A pack's settings. If they change, the worker is replaced."""
 
     settings: PackSettings
     timeouts: Timeouts
@@ -120,7 +120,7 @@ class Extensions(HeldTools):
 
     @property
     def all_extensions(self) -> list[Extension]:
-        """All extension files and packs of installed packages, including invalid ones."""
+        """All extension files and packs in installed packages, including invalid ones."""
         return [*self._found.values(), *(self._installed or ())]
 
     @property
@@ -144,7 +144,7 @@ class Extensions(HeldTools):
 
     @property
     def failures(self) -> dict[str, Problem]:
-        """Failed starts by pack, each with the location of its file."""
+        """Failed starts by pack, each with a file location."""
         failures: dict[str, Problem] = {}
         for name, pack in sorted(self._packs.items()):
             if (error := pack.failure) is not None:
@@ -159,12 +159,12 @@ class Extensions(HeldTools):
 
     @property
     def declared_secrets(self) -> dict[str, list[str]]:
-        """The names of the secrets that each pack declares, in its file or in the settings."""
+        """The secret names that each pack declares, in its file or in the settings."""
         return {name: list(setup.declared) for name, setup in self._setups.items()}
 
     @property
     def queues(self) -> dict[str, str]:
-        """The queues of packs whose calls are made by workers on other machines, by pack."""
+        """Queue names by pack, if workers on other machines make its calls."""
         return {
             name: pack.queue
             for name, pack in sorted(self._packs.items())
@@ -199,7 +199,7 @@ class Extensions(HeldTools):
             self._apply({extension.pack: extension for extension in packs})
 
     async def _refresh_pack(self, name: str) -> None:
-        """Check the file of one pack; cheap if it is unchanged."""
+        """Check one pack's file; cheap if it is unchanged."""
         pack = self._packs.get(name)
         if pack is not None and _has_changed(pack.extension):
             await self.refresh()
@@ -234,9 +234,7 @@ class Extensions(HeldTools):
         ]
 
     def _filter_trusted(self, files: list[Path]) -> list[Path]:
-        """Return the files that may be used: a new file of a project requires the trust of a
-        person.
-        """
+        """Return the files that may be used: a person must trust a project's new files."""
         user_directory = self._loaded.directories.user / TOOLS_DIRECTORY
         known = {*self._accepted, *self.named_files}
         new = {
@@ -287,7 +285,7 @@ class Extensions(HeldTools):
             self._tasks.start(self._build_ahead(extension))
 
     def _make_backend(self, extension: Extension, setup: _Setup) -> PackBackend:
-        """Return the backend of a pack.
+        """Return a pack's backend.
 
         A file of a project never reaches a queue: only its name may be known.
         """
@@ -417,7 +415,7 @@ class Extensions(HeldTools):
         )
 
     def _get_worker(self, setup: _Setup, extension: Extension, launch: WorkerLaunch) -> Worker:
-        """Return a new worker, or that of another application that would start the same."""
+        """Return a new worker, or another application's if it would start the same."""
         if self._shared is None or not setup.settings.shared:
             return Worker(launch)
         # uv starts the first worker of an environment, its Python the others.
@@ -437,7 +435,7 @@ class Extensions(HeldTools):
         return self._shared.get(definition, partial(Worker, launch))
 
     async def run_tests(self, name: str, context: ToolContext) -> list[JsonObject]:
-        """Run the tests beside a pack with pytest; return the outcome of each."""
+        """Run the tests beside a pack with pytest; return each outcome."""
         extension = self._packs[name].extension
         setup = self._setups[name]
         report = context.client.progress or (lambda _line: None)

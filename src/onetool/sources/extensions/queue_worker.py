@@ -1,4 +1,4 @@
-"""A process that makes the calls of queues: procrastinate's worker with the packs of this machine.
+"""A process that makes queued calls: procrastinate's worker with this machine's packs.
 
 It runs only packs of its own settings, with its own secrets, and reaches only jobs and its own
 results. Import this module only in a worker: it imports procrastinate.
@@ -37,7 +37,7 @@ KEEP_WORKER_SECONDS = 86_400.0  # a worker may be without the database for a whi
 
 
 class QueueWorker:
-    """The worker of some queues. `packs` are the packs that it serves, by queue."""
+    """A worker for some queues. `packs` are the packs that it serves, by queue."""
 
     def __init__(
         self,
@@ -101,9 +101,7 @@ class QueueWorker:
         self._worker.stop()
 
     async def _report(self) -> None:
-        """Report on calls. procrastinate sends no heartbeats after a stop, while calls in flight
-        get their time.
-        """
+        """Report calls, also after a stop, when procrastinate sends no heartbeats."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
             with suppress(ConnectorException):  # a result has the last messages too
@@ -112,7 +110,7 @@ class QueueWorker:
                     await self._jobs.update_heartbeat(self._worker.worker_id)
 
     async def _run_job(self, context: JobContext, /, **_details: Any) -> None:
-        """Make the call of a job."""
+        """Make a job's call."""
         held = self._jobs.held[context.job.id]
         try:
             self._jobs.open(held)
@@ -157,7 +155,7 @@ class QueueWorker:
             return await tool.backend.invoke(tool, args, context)
 
     async def _find_tool(self, facts: JsonMapping) -> Tool:
-        """Return the tool of the job.
+        """Return the job's tool.
 
         Its pack must be one that the settings of this worker give to the queue.
         """
@@ -181,7 +179,7 @@ class QueueWorker:
 
 
 async def reject_call(name: str, *_args: Any, **_kwargs: Any) -> Result:
-    """Return the error for a tool that calls another one: a worker of a queue has no other tools."""
+    """Return the error for a tool that calls another one: a queue worker has no others."""
     message = f"cannot call {name}: tools on workers of queues cannot call other tools"
     hint = "call it in the run, and pass its result as an argument"
     return Result(ok=False, error=ToolError(message, hint=hint, code="remote_worker"))

@@ -103,7 +103,7 @@ def _digest_file(name: str) -> str:
 
 
 def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
-    """Return the stamps of the modules and packages in the directory of the file."""
+    """Return stamps for modules and packages in the file's directory."""
     found: list[tuple[str, Stamp]] = []
     root = str(file.parent)
     pending = [root]
@@ -162,7 +162,7 @@ def read(file: Path) -> Extension:
 
 
 def outline(file: Path) -> dict[str, list[str]]:
-    """Return the parameters of each tool of a file. Works for built-in packs too."""
+    """Return each tool's parameters. Works for built-in packs too."""
     source = _read_text(file)
     module = _Module(file, source)
     tools, _ = _find_tools(module, _read_literals(module.tree).get("__all__"))
@@ -299,7 +299,7 @@ def _evaluate_literal(name: str, value: ast.expr) -> Any:
 
 @dataclass(eq=False)
 class _Module:
-    """A Python file, and the modules that it may import from the directory of the pack."""
+    """A Python file, and the modules that it may import from the pack's directory."""
 
     file: Path
     source: str
@@ -342,7 +342,7 @@ class _Module:
         return None  # the types in it are unknown
 
     def find_module(self, name: str, level: int) -> "_Module | None":
-        """Return a module in the directory of the pack, by the name and level of an import."""
+        """Return a module in the pack's directory, by the name and level in an import."""
         start = self.file.parents[level - 1] if 0 < level <= len(self.file.parents) else self.root
         if not start.is_relative_to(self.root):
             return None
@@ -378,7 +378,7 @@ def _flatten(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _evaluate_test(test: ast.expr) -> bool | None:
-    """Return the value of a check of the platform or of `__name__`; None for any other condition."""
+    """Return a platform or `__name__` test's value; None for any other condition."""
     text = ast.unparse(test)
     if text == "__name__ == '__main__'":
         return False
@@ -394,7 +394,7 @@ def _evaluate_test(test: ast.expr) -> bool | None:
 def _find_tools(
     module: _Module, exported: Any
 ) -> tuple[dict[str, tuple[FunctionNode, _Module]], list[str]]:
-    """Return the functions that are tools with their modules, and the problems of exported names."""
+    """Return the functions that are tools with their modules, and what is wrong with exports."""
     if exported is None:
         return {
             name: (each, module)
@@ -420,9 +420,7 @@ def _find_tools(
 def _find_definition(
     name: str, module: _Module, imports: int
 ) -> tuple[FunctionNode, _Module] | None:
-    """Return the function with this name, even if it is imported from a module in the same
-    directory.
-    """
+    """Return the function with this name, also from a sibling module."""
     if name in module.definitions:
         return module.definitions[name], module
     source = module.scope.imports.get(name)

@@ -65,7 +65,7 @@ class _Call:
 
 
 class _Timer(PausableDeadline):
-    """The timeout of a call."""
+    """A call's timeout."""
 
     def __init__(self, seconds: float, on_timeout: Callable[[], None], outer: Waiting) -> None:
         loop = asyncio.get_running_loop()
@@ -114,7 +114,7 @@ class Worker(SharedProcess[WorkerUser]):
         return self._retired or self.is_stuck or self._is_replaced or self._channel.closed.done()
 
     async def start(self, user: WorkerUser, seconds: float) -> str:
-        """Start the process, once for all users, and return the path of its interpreter.
+        """Start the process, once for all users, and return its interpreter path.
 
         Raise if it does not become ready. The user has been added to `users`.
         """
@@ -329,7 +329,7 @@ class Worker(SharedProcess[WorkerUser]):
             call.context.client.progress(f"{self._launch.pack}: {message}", done, total)
 
     def _handle_piece(self, kind: str, data: bytes) -> None:
-        """Collect a part of a large result, or of media; `kind` has the id of the call."""
+        """Collect a part that belongs to a large result, or to media; `kind` has the call id."""
         call = self._calls.get(int(kind.removeprefix(MEDIA)))
         if call is None:  # it was cancelled
             return
@@ -356,7 +356,7 @@ class Worker(SharedProcess[WorkerUser]):
             self._retire()
 
     async def release(self, user: WorkerUser) -> None:
-        """Stop using the worker: calls of this user are cancelled. The last user ends the process."""
+        """Stop using the worker and cancel this user's calls. The last user ends the process."""
         self.users.interrupt(user)
         self.leave(user)
         if not self.users.has_others(user):
@@ -431,7 +431,7 @@ async def _run_nested(call: _Call, name: str, work: Callable[[], Awaitable[Resul
 
 
 async def _ask(call: _Call, message: str, schema: JsonMapping) -> Any:
-    """Ask the person at the client. The timeout of the call does not run meanwhile."""
+    """Ask the person at the client. The call's timeout does not run meanwhile."""
     if call.context.client.ask is None:
         raise CannotAsk(CANNOT_ASK)
     with call.timer.paused():
@@ -459,7 +459,7 @@ def _check_number(value: Any) -> float | None:
 
 
 def _extract_value(result: Any, pieces: list[bytes]) -> Any:
-    """Return the result of the worker; a large one, sent in pieces, is not parsed."""
+    """Return the worker's result; a large one, sent in pieces, is not parsed."""
     if not isinstance(result, dict):
         raise ToolError("the worker returned an invalid response")
     return RawJson(pieces) if pieces else result.get("value")

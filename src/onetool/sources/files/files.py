@@ -65,11 +65,11 @@ class AnchoredPath:
     real: str
 
     def stat(self) -> os.stat_result:
-        """Return the status of the name itself, without following a link."""
+        """Return the name's own status, without following a link."""
         return os.stat(self.name, dir_fd=self.directory_fd, follow_symlinks=False)
 
     def stat_no_link(self) -> os.stat_result:
-        """Return the status of a file that is not a link; raise Moved if a link has replaced it."""
+        """Return the status; raise Moved if a link has replaced the file."""
         status = self.stat()
         if stat.S_ISLNK(status.st_mode):
             raise Moved
@@ -113,9 +113,7 @@ class Files:
         return self._find_denial(requested, real_path(requested.absolute), writing) is None
 
     def resolve_search_root(self, path: str) -> Path:
-        """Return the resolved path if it may be read; raise SandboxDenied or FileNotFoundError
-        otherwise.
-        """
+        """Return the resolved path if it may be read; raise otherwise."""
 
         def real(anchored: AnchoredPath) -> Path:
             anchored.stat_no_link()
@@ -138,7 +136,7 @@ class Files:
         return next(filter(None, named), None) or self.rules.find_denial(real, writing=writing)
 
     def check(self, path: str, real: str, *, writing: bool = False, advice: str = "") -> None:
-        """Raise if the resolved path `real` of the requested `path` may not be opened."""
+        """Raise if the path `real`, to which the requested `path` resolves, may not be opened."""
         denial = self.rules.find_denial(real, writing=writing)
         if denial is not None:
             raise _denial_error(
@@ -277,9 +275,7 @@ def _denial_error(
 
 
 def _caller_error(error: OSError | None, path: str) -> Exception:
-    """Return the error for the caller, which shows the requested path and no other path of the
-    machine.
-    """
+    """Return the caller's error, which shows the requested path and no other path."""
     if error is None or error.errno in {errno.ELOOP, errno.EXDEV, errno.EAGAIN}:
         return ToolError(
             f"cannot resolve {path}: its links are circular, or keep changing",
@@ -299,9 +295,7 @@ def _caller_error(error: OSError | None, path: str) -> Exception:
 
 
 def choose_opener() -> Opener:
-    """Return `open_by_kernel` if the kernel and the sandbox of this process allow it, else
-    `open_by_walking`.
-    """
+    """Return `open_by_kernel` if kernel and sandbox allow it, else `open_by_walking`."""
     try:
         top = os.open("/", PATH_ONLY | DIRECTORY | CLOSE_ON_EXEC)
     except OSError:
@@ -381,7 +375,7 @@ def _error(number: int, path: bytes) -> OSError:
 
 
 def get_descriptor_path(descriptor: int) -> str | None:
-    """Return the path of an open descriptor as the kernel reports it, or None if it does not."""
+    """Return an open descriptor's path as the kernel reports it, or None if it does not."""
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - a Path would change what it says
     except OSError:

@@ -1,5 +1,4 @@
-"""Move, copy and delete files. Both paths are checked, and the target is written completely or not at
-all.
+"""Move, copy and delete files. Both paths are checked, and targets are written completely.
 
 Deleted files are moved to `.onetool-trash` in the allowed directory, into a subdirectory per
 deletion. If that directory is on another disk than the file, the trash is next to the file. A
@@ -59,7 +58,7 @@ def move(
 def copy(
     files: Files, source: str, target: str, *, overwrite: bool, create_folders: bool = False
 ) -> WriteResult:
-    """Copy the bytes and the permissions of a regular file."""
+    """Copy bytes and permissions."""
 
     def operate(old: AnchoredPath) -> WriteResult:
         with closing(open_regular(files, source, old)) as descriptor:
@@ -100,9 +99,7 @@ def _copy_to(descriptor: int, new: AnchoredPath, target: str, overwrite: bool) -
 def _check_directory_target(
     files: Files, target: str, new: AnchoredPath, existing: os.stat_result | None
 ) -> None:
-    """Raise if a directory, or a link to one, would create files at the target that rules forbid to
-    write.
-    """
+    """Raise if moving a directory, or a link to one, would create forbidden files."""
     if existing is not None:
         raise ToolError(
             f"cannot replace {target}: only a regular file can replace a file", path=target
@@ -190,9 +187,7 @@ def check_movable(files: Files, path: str, anchored: AnchoredPath) -> None:
 
 
 def _contains_settings(files: Files, anchored: AnchoredPath) -> bool:
-    """Return whether the directory contains the settings of a project: trust is bound to their
-    path.
-    """
+    """Return whether it contains project settings: trust is bound to their path."""
     for name in files.rules.hidden_names:
         with suppress(OSError):
             os.stat(

@@ -21,7 +21,7 @@ MAX_SCANNED_ENTRIES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """The content of a file, and the status of the file that was read."""
+    """A file's content and the status when it was read."""
 
     data: bytes
     path: str
@@ -29,7 +29,7 @@ class FileContent:
 
 
 def read(files: Files, path: str, limit: int) -> FileContent:
-    """Read a regular file of at most `limit` bytes."""
+    """Read a regular file up to `limit` bytes."""
 
     def operate(anchored: AnchoredPath) -> FileContent:
         with closing(open_regular(files, path, anchored)) as descriptor:
@@ -42,7 +42,7 @@ def read(files: Files, path: str, limit: int) -> FileContent:
 
 
 def stat_path(files: Files, path: str) -> tuple[str, os.stat_result]:
-    """Return the resolved path and the status of the file or directory."""
+    """Return resolved path and status."""
     return files.run_at(path, lambda anchored: (anchored.real, anchored.stat_no_link()))
 
 
@@ -206,9 +206,7 @@ class _Walk:
                 )
 
     def _resolve_link(self, names: tuple[str, ...]) -> Iterator[ListedEntry]:
-        """Yield the target of a link; nothing if the target is denied, and type `other` if there is
-        none.
-        """
+        """Yield a link's target; nothing if it is denied, and type `other` if missing."""
         kind = "other"
         size = 0
         try:
@@ -236,7 +234,7 @@ def _is_text(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OpenPaths:
-    """Files and directories of a sandbox. Of `listed`, only the names of entries may be read.
+    """Paths that a sandbox opens. In `listed`, only entry names may be read.
 
     In a directory that contains hidden or protected paths, every other entry is listed by itself,
     and no entry can be created.
@@ -248,7 +246,7 @@ class OpenPaths:
 
 
 def find_open_paths(rules: Rules) -> OpenPaths:
-    """Return the open paths of a sandbox.
+    """Return what a sandbox opens.
 
     Blocks: it looks for hidden and denied names in all directories.
     """

@@ -34,9 +34,7 @@ class RequestedPath:
         return normalize_path(self.absolute)
 
     def iter_paths(self) -> Iterator[str]:
-        """Yield every path that the request names: the directories it leaves again, then the path
-        itself.
-        """
+        """Yield every path that the request names: its detours, then the path itself."""
         yield from self.detours
         yield self.normalized
 

@@ -77,11 +77,11 @@ class Glob:
             yield states
 
     def covers(self, names: Sequence[str]) -> bool:
-        """Return whether the path or one of its parent directories matches."""
+        """Return whether the path or a parent directory matches."""
         return any(map(self.is_complete, self.iter_states(names)))
 
     def depends_on(self, names: Sequence[str]) -> bool:
-        """Return whether a match below this directory depends on the name of the directory."""
+        """Return whether a match below this directory depends on its name."""
         *_, states = self.iter_states(names)
         return bool(states - self.start)
 
@@ -115,7 +115,7 @@ def _compile_part(part: str) -> re.Pattern[str]:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand `{a,b}` into a list of patterns."""
+    """Expand `{a,b}` into several patterns."""
     done = set[str]()
     waiting = [pattern]
     while waiting:
@@ -136,9 +136,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def to_ripgrep(pattern: str) -> list[str]:
-    """Return the pattern for `--glob` in both Unicode normal forms; nothing if ripgrep would read
-    it differently.
-    """
+    """Return the `--glob` pattern in both normal forms; nothing if ripgrep reads it differently."""
     if len(pattern) > _MAX_RIPGREP_CHARS:
         return []
     tokens = [token[0] for token in _TOKEN.finditer(pattern)]
@@ -183,9 +181,7 @@ class Root:
         return self.real if self.is_directory else posixpath.dirname(self.real)
 
     def iter_relative_names(self, path: str) -> Iterator[Names]:
-        """Yield the relative names that patterns are matched with; for an allowed file, its own
-        name.
-        """
+        """Yield the relative names to match; for an allowed file, its own name."""
         for own in {self.real, self.named}:
             if path == own and not self.is_directory:
                 yield split_names(path)[-1:]
@@ -262,7 +258,7 @@ class Rules:
         return self.find_name_denial(path) or (self._find_write_denial(path) if writing else None)
 
     def find_name_denial(self, path: str) -> Denial | None:
-        """Return why a path of this name may not be opened, whatever its target, or None."""
+        """Return why a path with this name may not be opened, whatever its target, or None."""
         if self.is_denied(path):
             return Denial.DENIED
         return Denial.HIDDEN if self._is_hidden(normalize_names(path)) else None
@@ -387,7 +383,7 @@ def normalize_names(path: str) -> Names:
 
 
 def fold(name: str) -> str:
-    """Return the same string for all spellings of a name that a file system may treat as equal.
+    """Return one string for all spellings that a file system may treat as equal.
 
     Some file systems ignore case, and some ignore invisible characters.
     """
@@ -423,9 +419,7 @@ def _normalize_and_resolve(paths: Iterable[str], base: Path) -> tuple[Names, ...
 
 
 def _expand_pattern(pattern: str) -> Iterable[str]:
-    """Expand a configured pattern: without a slash, a name in any directory; with a leading `~` or
-    `/`, full paths.
-    """
+    """Expand a pattern: a name in any directory, or full paths after a leading `~` or `/`."""
     for text in filter(None, expand_braces(pattern)):
         if ".." in text.split("/"):
             raise ConfigError(

@@ -83,7 +83,7 @@ def write(
 
 
 def stat_replaceable(anchored: AnchoredPath, path: str) -> os.stat_result | None:
-    """Return the status of the file that would be replaced, or None."""
+    """Return the status if a file would be replaced, or None."""
     try:
         old = anchored.stat_no_link()
     except FileNotFoundError:
@@ -133,7 +133,7 @@ def temporary_file(
 
 
 def _set_permissions(descriptor: int, old: os.stat_result | None, mode: int | None) -> None:
-    """Set owner and permissions of the old file, without the setuid and setgid bits."""
+    """Keep owner and permissions, without the setuid and setgid bits."""
     if old is not None:
         with suppress(PermissionError):
             os.fchown(descriptor, old.st_uid, old.st_gid)

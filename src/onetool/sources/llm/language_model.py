@@ -146,9 +146,7 @@ class LanguageModel:
         )
 
     def _redact_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages without secrets, and without unpaired surrogates, which cannot be
-        sent.
-        """
+        """Return the messages without secrets and unpaired surrogates, which cannot be sent."""
         texts = (
             self._redact(message.text).encode("utf-8", "replace").decode() for message in messages
         )
@@ -166,7 +164,7 @@ class TokenBudget:
         self._runs: BoundedDict[str, int] = BoundedDict(MAX_RUNS)
 
     async def reserve(self, run: str, tokens: int, settings: Llm, usage: Documents) -> None:
-        """Count the tokens of a request, or raise if a limit does not allow them."""
+        """Count a request's tokens, or raise if a limit does not allow them."""
         used = self._runs.get(run, 0)
         _check_limit("max_tokens_per_run", settings.max_tokens_per_run, used, tokens)
         self._add_to_run(run, tokens)
@@ -295,7 +293,7 @@ def _parse_completion(body: JsonObject) -> Completion:
 async def sample_client(
     ask_client: AskClient, settings: Llm, messages: Sequence[Message]
 ) -> Completion:
-    """Send the messages to the client of the call and return the answer of its model."""
+    """Send the messages to the calling client and return its model's answer."""
     try:
         async with asyncio.timeout(settings.timeout):
             response = await ask_client(_make_request(settings, messages))

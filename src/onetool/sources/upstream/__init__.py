@@ -1,5 +1,4 @@
-"""Upstream MCP servers as packs: their tool lists are cached on disk, and they start on the first
-call.
+"""Upstream MCP servers as packs, with cached tool lists; they start on the first call.
 
 `servers.Servers` is the source of tools. A server is one `upstream.Upstream`, the backend of its
 tools, with a `session` for each sign-in; a session decides when to connect, and `connection` is

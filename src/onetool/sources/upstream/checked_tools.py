@@ -1,4 +1,4 @@
-"""The tools of an upstream server, made from its definitions after comparing these with their pins.
+"""An upstream server's tools, made from its definitions and compared with their pins.
 
 Pins are the accepted definitions. A model reads a description as if it were an instruction, so a
 changed description can steer it. Changes are reported; with `pin: strict` a new or changed tool is
@@ -54,7 +54,7 @@ MAX_COMPARED_LINES = 500
 
 
 class Differences(NamedTuple):
-    """The differences between the definitions of a server and its pins, as text by tool."""
+    """Differences between a server's definitions and pins, as text by tool."""
 
     changed: dict[str, str]
     new: dict[str, str]
@@ -63,7 +63,7 @@ class Differences(NamedTuple):
 def compare(
     pins: Documents, server: str, definitions: Iterable[Definition], *, is_strict: bool = False
 ) -> Differences:
-    """Compare definitions with the pins. The first list of a server is pinned as it is.
+    """Compare definitions with the pins. A server's first list is pinned as it is.
 
     Tools that appear later are pinned at once, unless `is_strict`: then they are new until a person
     accepts them.
@@ -96,7 +96,7 @@ def accept(
     origin: str,
     hints: Mapping[str, str] | None = None,
 ) -> None:
-    """Replace the pins of a server by these definitions, which come from `origin`.
+    """Replace a server's pins by these definitions, which come from `origin`.
 
     `hints` are the claims that a person has seen and accepts, by tool; see `list_claims`.
     """
@@ -116,9 +116,7 @@ def accept(
 
 
 def list_claims(pinned: Pinned, definitions: Iterable[Definition], origin: str) -> dict[str, str]:
-    """Return the claims of annotations that would lower effects, and that no person has accepted,
-    by tool.
-    """
+    """Return annotation claims by tool that lower effects and that nobody accepted."""
     claims = {
         definition.name: describe_claims(definition.annotations)
         for definition in definitions
@@ -128,7 +126,7 @@ def list_claims(pinned: Pinned, definitions: Iterable[Definition], origin: str) 
 
 
 def _accepts_hints(pin: JsonMapping, definition: Definition, origin: str) -> bool:
-    """Return whether a person has accepted the annotations of the definition from this origin."""
+    """Return whether a person has accepted the annotations from this origin."""
     return pin.get(ACCEPTED) == origin and pin.get("annotations") == definition.annotations
 
 
@@ -171,7 +169,7 @@ class CheckedTools(NamedTuple):
 def check_tools(
     upstream: "Upstream", definitions: Definitions, pins: Documents, refresh: Refresh
 ) -> CheckedTools:
-    """Compare the definitions of a server with its pins and create the tools. Reads the disk."""
+    """Compare a server's definitions with its pins and create the tools. Reads the disk."""
     server = upstream.server
     is_strict = server.pin == "strict"
     chosen = [definition for definition in definitions if is_chosen(definition.name, server)]
@@ -216,15 +214,13 @@ def check_tools(
 
 
 def list_problems(upstream: "Upstream") -> list[Problem]:
-    """Return the first problems of the definitions of a server: invalid schemas, and differences
-    from its pins.
-    """
+    """Return a server's first definition problems: invalid schemas and changes."""
     unsound = limit_problems(list(_find_unsound(upstream)), upstream.name)
     return unsound + limit_problems(list(_find_differences(upstream)), upstream.name)
 
 
 def _find_unsound(upstream: "Upstream") -> Iterator[Problem]:
-    """Yield the problems of input schemas that are not used, or whose patterns are not checked."""
+    """Yield problems with unused input schemas and unchecked patterns."""
     hint = f"report it to the authors of {upstream.name}"
     for definition in upstream.tools.definitions:
         problem = definition.pattern_problem
@@ -246,7 +242,7 @@ def _find_differences(upstream: "Upstream") -> Iterator[Problem]:
 
 
 def is_chosen(name: str, server: Server) -> bool:
-    """Return whether the settings of the server include this tool, resource or prompt."""
+    """Return whether the server settings include this tool, resource or prompt."""
     is_included = not server.tools.include or any(
         fnmatchcase(name, pattern) for pattern in server.tools.include
     )
@@ -254,7 +250,7 @@ def is_chosen(name: str, server: Server) -> bool:
 
 
 def _select_differences(differences: Differences, names: set[str]) -> Differences:
-    """Return the differences of these tools without invisible characters."""
+    """Return these tools' differences without invisible characters."""
     changed, new = (
         {name: clean(text, MAX_DIFF_CHARS) for name, text in texts.items() if name in names}
         for texts in differences
@@ -263,7 +259,7 @@ def _select_differences(differences: Differences, names: set[str]) -> Difference
 
 
 def _make_name(server: str, tool: str) -> str:
-    """Return the name of the tool in OneTool, without dots, white space and invisible characters."""
+    """Return the tool name in OneTool, without dots, white space and invisible characters."""
     return f"{server}.{replace_in_name(INVALID_NAME_CHARS.sub('_', tool))[:MAX_NAME_CHARS]}"
 
 
@@ -324,8 +320,6 @@ def _make_output_schema(definition: Definition) -> Schema | None:
 
 
 def _has_private_data(server: Server) -> bool:
-    """Return whether a server can read private data: one on the internet cannot, if it is used
-    without credentials.
-    """
+    """Return whether a server can read private data, not just the public internet."""
     has_credentials = bool(server.headers) or server.auth is not None or bool(server.accounts)
     return server.url is None or not server.url.startswith("https://") or has_credentials

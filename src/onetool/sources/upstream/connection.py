@@ -1,4 +1,4 @@
-"""A live connection to an MCP server: a client of the SDK in a separate task.
+"""A live connection to an MCP server: an SDK client in a separate task.
 
 Applications may share a connection that relays no requests of the server to clients. The last
 stderr output of the server is kept for error messages. `session` decides when to connect.
@@ -56,14 +56,12 @@ QUESTIONS = frozenset({"sampling/createMessage", "elicitation/create", "roots/li
 
 
 class ConnectionUser(Protocol):
-    """A user of a connection, with its own name for the server."""
+    """A connection user, with its own name for the server."""
 
     name: str
 
     def on_change(self, kind: str, uri: str, /) -> None:
-        """Handle a change: its kind (tools, prompts, resources or resource), and the URI of a
-        resource.
-        """
+        """Handle a change, by kind (tools, prompts, resources or resource) and resource URI."""
 
     def on_lost(self, connection: "Connection", /) -> None: ...
 
@@ -118,16 +116,14 @@ class Connection(SharedProcess[ConnectionUser]):
             raise await self.build_error(ToolTimeout, reason, user) from None
 
     async def release(self, user: ConnectionUser, *, at_once: bool = False) -> None:
-        """Stop using the connection: calls of this user fail. The last user closes it."""
+        """Stop using the connection: this user's calls fail. The last user closes it."""
         self.users.interrupt(user)
         self.users.discard(user)
         if not self.users:
             await self.close(at_once=at_once)
 
     def give_up(self, user: ConnectionUser) -> None:
-        """Treat a server that does not respond as lost, except for other users with a call in
-        flight.
-        """
+        """Treat a server that does not respond as lost, except for users with calls in flight."""
         self.is_offered = False
         for other in self.users:
             if other is user or not self.users.is_calling(other):
@@ -150,9 +146,7 @@ class Connection(SharedProcess[ConnectionUser]):
             await asyncio.wait_for(asyncio.shield(self._task), CLOSE_SECONDS)
 
     async def is_reachable(self) -> bool:
-        """Return whether the server is reachable; a lost network connection is not noticed between
-        requests.
-        """
+        """Return whether the server answers; between requests, a lost network goes unnoticed."""
         if self.is_over or self._server.url is None:
             return not self.is_over
         address = urlsplit(self._server.url)
@@ -227,15 +221,11 @@ class Connection(SharedProcess[ConnectionUser]):
     async def build_error(
         self, kind: type[ToolError], reason: str, user: ConnectionUser
     ) -> ToolError:
-        """Return the error for this reason with the output of the server; `summary` is the reason
-        only.
-        """
+        """Return an error with the server's output; `summary` is the reason only."""
         return kind(f"{reason}{await self.read_last_output(user)}", summary=reason)
 
     async def read_last_output(self, user: ConnectionUser) -> str:
-        """Return what the server printed since the last call started, as the end of an error
-        message.
-        """
+        """Return what the server printed since the last call began, to end a message."""
         if self._process is not None and self.is_over:
             await asyncio.wait([self._process.ended], timeout=STDERR_SECONDS)
         return self.get_output(user).sentence.rstrip("\n")
@@ -249,13 +239,11 @@ class Connection(SharedProcess[ConnectionUser]):
         return self.client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
     def take_turn(self, relay: Relay) -> AbstractAsyncContextManager[None]:
-        """Wait until questions of the server during this call can be related to its client."""
+        """Wait until the server's questions in this call can be related to its client."""
         return nullcontext() if self.relays is None else self.relays.track(relay)
 
     async def list_all(self, part: str) -> list[Any]:
-        """Return all pages of the tools, prompts, resources or resource templates; stop if a cursor
-        repeats.
-        """
+        """Return all pages in a list, such as tools; stop if a cursor repeats."""
         from mcp import MCPError
 
         items: list[Any] = []
@@ -283,9 +271,7 @@ class Connection(SharedProcess[ConnectionUser]):
         return items
 
     async def set_log_level(self, relay: Relay) -> None:
-        """Set the level on a server before 2026, if a client needs a lower one; newer ones get it
-        with each request.
-        """
+        """Lower a pre-2026 server's log level; newer ones get it with each request."""
         from mcp_types import SetLevelRequest, SetLevelRequestParams
 
         if self.relays is None or self.is_modern or self.client.server_capabilities.logging is None:
@@ -296,7 +282,7 @@ class Connection(SharedProcess[ConnectionUser]):
             await self._send_legacy(SetLevelRequest(params=params))
 
     async def watch(self, uri: str) -> None:
-        """Subscribe to changes of a resource."""
+        """Subscribe to resource changes."""
         from mcp_types import SubscribeRequest, SubscribeRequestParams
 
         if self.is_modern:
@@ -313,9 +299,7 @@ class Connection(SharedProcess[ConnectionUser]):
             await self._send_legacy(UnsubscribeRequest(params=UnsubscribeRequestParams(uri=uri)))
 
     async def _send_legacy(self, request: Any) -> None:
-        """Send a request that protocols of 2026 do not have, and whose method of the SDK is
-        deprecated.
-        """
+        """Send a request that 2026 protocols lack and that the SDK deprecates."""
         from mcp_types import EmptyResult
 
         await self.client.session.send_request(request, EmptyResult)
@@ -357,9 +341,7 @@ class Connection(SharedProcess[ConnectionUser]):
         return subscribed
 
     def _on_received(self, message: Any) -> None:
-        """Do not offer the connection to more applications after the server has asked a client for
-        something.
-        """
+        """Stop offering the connection after the server has asked a client for something."""
         result = getattr(message, "result", None)
         is_input_required = (
             isinstance(result, dict) and result.get("resultType") == "input_required"
@@ -368,7 +350,7 @@ class Connection(SharedProcess[ConnectionUser]):
             self.is_offered = False
 
     def _on_stream_end(self) -> None:
-        """Handle the end of the stream; report a loss unless the connection was closed."""
+        """Handle the stream's end; report a loss unless the connection was closed."""
         is_lost = self.client is not None and not self._leave.is_set()
         self._leave.set()
         if is_lost:
@@ -378,7 +360,7 @@ class Connection(SharedProcess[ConnectionUser]):
     # --- transports -------------------------------------------------------------------------------
 
     async def _open_streams(self, stack: AsyncExitStack) -> tuple[Any, Any]:
-        """Return the streams of messages from and to the server."""
+        """Return message streams from and to the server."""
         server = self._server
         if server.url is None:
             self._process, reader, writer = await stack.enter_async_context(
@@ -413,7 +395,7 @@ class Connection(SharedProcess[ConnectionUser]):
 
 
 class _WatchedStream(WrappedStream):
-    """A stream of messages that reports each of them, and its end."""
+    """A message stream that reports each message, and its end."""
 
     def __init__(
         self, stream: Any, on_received: Callable[[Any], None], on_end: Callable[[], None]
@@ -450,7 +432,7 @@ def _limit_items(message: Any) -> Any:
 
 
 async def _accept_result(_name: str, _result: Any) -> None:
-    """Leave the validation of results to the bus."""
+    """Let the bus validate results."""
 
 
 async def _keep_subscribed(client: Any, subscribed: asyncio.Event, changes: JsonMapping) -> None:
@@ -478,7 +460,7 @@ def missing_program(name: str, program: str) -> ToolError:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Return the first exception inside of nested exception groups."""
+    """Return the first exception inside nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

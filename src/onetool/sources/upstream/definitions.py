@@ -1,4 +1,4 @@
-"""Content from upstream servers: tool definitions, which are cached, and results of calls.
+"""Content from upstream servers: cached tool definitions, and call results.
 
 Listing tools reads the cached lists instead of starting servers. A server may send anything: its
 descriptions are cleaned before a model sees them, and an invalid schema is ignored.
@@ -90,7 +90,7 @@ Definitions = tuple[Definition, ...]
 
 
 class UpstreamSchema(ForeignSchema):
-    """The input schema of an upstream tool, without defaults: the server fills them in itself."""
+    """An upstream tool's input schema, without defaults: the server fills them in itself."""
 
     @cached_property
     def defaults(self) -> JsonMapping:
@@ -98,9 +98,7 @@ class UpstreamSchema(ForeignSchema):
 
 
 def check_schemas(definition: Definition) -> Definition:
-    """Return the definition with `is_sound` and `pattern_problem` set, and without an invalid
-    output schema.
-    """
+    """Return the definition with checked schemas, without an invalid output schema."""
     output = definition.output_schema
     if output is not None and not _is_valid(ForeignSchema.from_json(output)):
         output = None
@@ -127,7 +125,7 @@ def hash_json(data: Any) -> str:
 
 
 def cache_key(server: Any) -> str:
-    """Return the cache key of a server: a hash, because its settings may contain secrets."""
+    """Return a server's cache key: a hash, because its settings may contain secrets."""
     facts = [
         server.command,
         server.args,
@@ -140,7 +138,7 @@ def cache_key(server: Any) -> str:
 
 
 def identify_origin(server: Any) -> str:
-    """Return a digest of the program or URL of a server, without its credentials."""
+    """Return a digest for a server's program or URL, without its credentials."""
     facts = [server.command, server.args, server.cwd, server.url]
     return hash_json(facts)[:32]
 
@@ -185,7 +183,7 @@ NEVER_FAILED = Failure("", 0, -math.inf, summary="not started yet")
 
 
 class ToolLists:
-    """A cache of the tools of upstream servers, and of failures to list them.
+    """Cached tools from upstream servers, and failures to list them.
 
     Errors of the storage are ignored.
     """
@@ -243,7 +241,7 @@ class ToolLists:
 
 
 def convert_result(result: Any, definition: Definition, store_media: StoreMedia) -> Any:
-    """Return the value of a result; raise the error that the server reports."""
+    """Return a result's value; raise the error that the server reports."""
     if result.is_error:
         text = "\n".join(block.text for block in result.content if block.type == "text").strip()
         raise ToolError(text or f"{definition.name} failed without an error message")
@@ -271,9 +269,7 @@ def convert_result(result: Any, definition: Definition, store_media: StoreMedia)
 
 
 def find_omitted(result: Any, definition: Definition, store_media: StoreMedia) -> list[Any]:
-    """Return the content that the value does not include, because it does not fit the output
-    schema.
-    """
+    """Return the content that does not fit the output schema."""
     if result.structured_content is None or definition.output_schema is None:
         return []
     return _convert_media(result, store_media)
@@ -305,7 +301,7 @@ def to_plain(model: Any) -> JsonObject:
 
 
 def convert_prompt(result: Any, store_media: StoreMedia) -> JsonObject:
-    """Return the messages of a prompt: text as it is, other content as in results."""
+    """Return a prompt's messages: text as it is, other content as in results."""
     messages = []
     for message in result.messages:
         block = message.content
@@ -316,7 +312,7 @@ def convert_prompt(result: Any, store_media: StoreMedia) -> JsonObject:
 
 
 def convert_resources(result: Any, store_media: StoreMedia) -> Any:
-    """Return the content of a resource, or a list if it has several parts."""
+    """Return a resource's content, or a list if it has several parts."""
     parts = [convert_resource(content, store_media) for content in result.contents]
     return parts[0] if len(parts) == 1 else parts
 

@@ -1,4 +1,4 @@
-"""The HTTP client of the SDK: limits of responses, and tokens in requests.
+"""The SDK's HTTP client: response limits, and tokens in requests.
 
 Responses are checked before the SDK reads them. A token is added to each request, and replaced if
 the server rejects it. A failed sign-in must not raise here, because the SDK would close the
@@ -84,9 +84,7 @@ class _Body(httpx2.AsyncByteStream):
 
 
 class _CompressedBody(_Body):
-    """A compressed response, which is rejected when it is read: an error of the request would end
-    the connection.
-    """
+    """A compressed response, rejected when read: a failed request ends the connection."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         raise httpx2.StreamError(
@@ -95,7 +93,7 @@ class _CompressedBody(_Body):
 
 
 class _EventStream(_Body):
-    """A response body that is a stream of events with one message each."""
+    """A response body that is an event stream with one message each."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         splitter = _EventSplitter()
@@ -113,7 +111,7 @@ class _EventStream(_Body):
 
 
 class _EventSplitter:
-    """Split chunks into complete events, and check each of them."""
+    """Split chunks into complete events, and check each event."""
 
     def __init__(self) -> None:
         self._collector = Collector(MAX_UPSTREAM_BYTES)
@@ -146,7 +144,7 @@ def _admit_event(event: bytes, problem: str | None) -> bytes:
 
 
 class BearerAuth(httpx2.Auth):
-    """Adds the token of an identity. `failure` is the last error, for requests that no call makes."""
+    """Adds an identity's token. `failure` is the last error, for requests that no call makes."""
 
     def __init__(self, source: TokenSource) -> None:
         self._source = source

@@ -1,5 +1,4 @@
-"""Relay requests, progress and logs of an upstream server to the client of a call, for published
-tools.
+"""Relay a server's requests, progress and logs to a call's client, for published tools.
 
 A transport puts a `Relay` into the context of its call. A server of protocol 2026 returns a request
 as its result; an older one sends it during a call without naming the call, so it is relayed when
@@ -41,7 +40,7 @@ async def _ignore(_params: Any) -> None:
 
 @dataclass(slots=True, eq=False)
 class Relay:
-    """The client of one call, by default none.
+    """One call's client, by default none.
 
     `result` and `error` are the response of the server, unchanged.
     """
@@ -65,7 +64,7 @@ class Relay:
 
     @property
     def meta(self) -> JsonObject:
-        """The metadata of requests for this client."""
+        """The request metadata for this client."""
         from mcp_types import LOG_LEVEL_META_KEY
 
         level = {LOG_LEVEL_META_KEY: self.log_level} if self.log_level else {}
@@ -113,9 +112,7 @@ class Relay:
         return response
 
     async def ask_client(self, request: Any) -> Any:
-        """Return the response of the client or ErrorData, also if the question was interrupted for
-        other clients.
-        """
+        """Return the client's response, or ErrorData, also if others interrupted the question."""
         self._set_clock(None)
         question = asyncio.ensure_future(self.ask(request))
         self._questions.add(question)
@@ -214,9 +211,7 @@ class Relays:
         self._changed = asyncio.Event()
 
     def choose_level(self, relay: Relay) -> str | None:
-        """Return the log level to set on a server before 2026, the lowest that any client wants, or
-        None.
-        """
+        """Return the lowest log level that clients want, for a pre-2026 server, or None."""
         level = relay.log_level
         if level is None or (
             self._level is not None and LEVELS.index(self._level) <= LEVELS.index(level)
@@ -227,7 +222,7 @@ class Relays:
 
     @property
     def callbacks(self) -> JsonObject:
-        """The callbacks of the SDK client.
+        """The SDK client's callbacks.
 
         Where possible, each request declares the capabilities of its client.
         """
@@ -262,9 +257,7 @@ class Relays:
         return await (relay or Relay()).ask_client(request)
 
     def _only_client(self) -> Relay | None:
-        """Return a call if all calls in flight are of one client, else None: no other client may
-        see a question.
-        """
+        """Return a call if one client made all calls in flight: only it may see a question."""
         return self._in_flight[-1] if len(self._clients) == 1 else None
 
     async def _wait_for_client(self) -> Relay | None:
@@ -295,7 +288,7 @@ def _error_data(message: str) -> Any:
 
 
 class WrappedStream:
-    """A stream of messages that wraps another one."""
+    """A message stream that wraps another one."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -312,8 +305,7 @@ class WrappedStream:
 
 
 class DeclaringStream(WrappedStream):
-    """A stream of messages to a server, in which each request declares the capabilities of its
-    client.
+    """A message stream to a server: each request declares its client's capabilities.
 
     A server before 2026 gets them once per connection, without roots: these differ between clients.
     """

@@ -1,4 +1,4 @@
-"""The source of upstream tools: all configured servers, their states, and changes of their tools.
+"""The upstream tool source: all configured servers, their states, and tool changes.
 
 Listing tools never waits long for a server: servers without a cached list are listed in the
 background.
@@ -114,9 +114,7 @@ class Servers(HeldTools):
                 )
 
     def mark_unpinned(self) -> None:
-        """Compare all servers with their pins before the next call: a person may have accepted
-        changes elsewhere.
-        """
+        """Have all servers compare pins again: a person may have accepted changes."""
         self._unpinned = set(self._upstreams)
 
     async def _compare_again(self) -> None:
@@ -133,7 +131,7 @@ class Servers(HeldTools):
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of all configured servers, whether their tools are known or not."""
+        """All configured server names, whether their tools are known or not."""
         return tuple(self._upstreams)
 
     @property
@@ -152,8 +150,7 @@ class Servers(HeldTools):
         return sorted(session.name for session in self._sessions if session.state == "connected")
 
     async def refresh(self, pack_names: Collection[str] | None = None, /) -> None:
-        """Load the cached tools of all servers; `pack_names` are the packs that are needed, None
-        for all.
+        """Load cached tools; `pack_names` are the packs that are needed, None for all.
 
         A server that is needed by name is connected and awaited. Otherwise servers without a cached
         list are listed in the background, with a short wait for all of them together.
@@ -174,7 +171,7 @@ class Servers(HeldTools):
             await asyncio.wait(starting)
 
     def _find_conflicts(self) -> set[str]:
-        """Return the servers with the name of another pack, or of a server before them."""
+        """Return the servers that share a name with another pack, or an earlier server."""
         packs: set[str] = set()
         for source in takewhile(lambda source: source is not self, self._registry.sources):
             packs |= source.pack_names
@@ -211,9 +208,7 @@ class Servers(HeldTools):
         ]
 
     def note_unlisted(self, context: ToolContext) -> str:
-        """Return a sentence that names the servers whose tools are missing; empty if nothing is
-        missing.
-        """
+        """Return a sentence with the servers whose tools are missing, or an empty one."""
         missing = self.list_unlisted(context)
         if not missing:
             return ""
@@ -240,7 +235,7 @@ class Servers(HeldTools):
 
     @property
     def findings(self) -> list[Problem]:
-        """Problems of tool definitions: changed, not accepted or invalid."""
+        """Problems with tool definitions: changed, not accepted or invalid."""
         upstreams = self._upstreams.values()
         problems = [problem for upstream in upstreams for problem in list_problems(upstream)]
         errors = [
@@ -262,8 +257,7 @@ class Servers(HeldTools):
         return upstream
 
     async def accept(self, name: str, seen: str, *, accepts_hints: bool) -> dict[str, str]:
-        """Pin the definitions with the digest that a person has seen; return the differences by
-        tool.
+        """Pin the definitions with the digest that a person saw; return differences by tool.
 
         Raise DefinitionsChanged if the server has other definitions now.
         """
@@ -303,7 +297,7 @@ class Servers(HeldTools):
         session.is_known = True
 
     def _configure(self, tool: Tool) -> Tool:
-        """Apply the settings of the server.
+        """Apply the server settings.
 
         Effects in the settings imply permissions instead of those of hints.
         """

@@ -1,5 +1,4 @@
-"""The session of an upstream server with one sign-in: connect on demand, list the tools, disconnect
-when idle.
+"""An upstream server's session with one sign-in: connect, list tools, disconnect when idle.
 
 `Supervised` starts the connection once for all callers, delays attempts after a failure and
 reconnects after a loss. The tools are listed after each connect, before anything is called.
@@ -40,8 +39,7 @@ ALIVE_SECONDS = 5.0  # for a server to respond to anything after a call timed ou
 
 
 class UpstreamSession:
-    """A session: disabled, idle, discovering, connected, disconnected after a failure, or waiting
-    for a sign-in.
+    """A session: disabled, idle, discovering, connected, disconnected or waiting for a sign-in.
 
     It is one user of its connection, which other applications may use too. `tools` are those of the
     last list, from the server or the cache; until there is one (`is_known`), they may be those of
@@ -91,9 +89,7 @@ class UpstreamSession:
 
     @property
     def failure(self) -> str:
-        """The reason why the last attempt to connect failed, in this process or another one; empty
-        if it did not.
-        """
+        """The reason for the last failure to connect, in any process; empty without one."""
         if self._supervised.failure is not None:
             return self._supervised.failure.message
         return "" if self.last_failure.is_interrupted else self.last_failure.reason
@@ -271,7 +267,7 @@ class UpstreamSession:
         self._tasks.start(connection.release(self))
 
     def disconnect_unrelayed(self) -> None:
-        """Disconnect if the connection cannot relay requests of the server to clients."""
+        """Disconnect if the connection cannot relay server requests to clients."""
         connection = self._supervised.live
         if (
             connection is not None
@@ -427,7 +423,7 @@ class UpstreamSession:
         return definitions
 
     async def _install(self, definitions: Definitions, *, is_cached: bool = False) -> None:
-        """Install the tools of these definitions. A cached list never replaces one from the server."""
+        """Install tools for these definitions. A cached list never replaces one from the server."""
         async with self._installing_lock:
             is_new = definitions != self.tools.definitions
             if self.is_known and (is_cached or not is_new):
@@ -454,7 +450,7 @@ class UpstreamSession:
             self._tasks.start(self._list_tools(connection))
 
     async def watch(self, uri: str) -> None:
-        """Report changes of this resource, until `unwatch`."""
+        """Report changes in this resource, until `unwatch`."""
         connection = await self.connect()
         self.watched[uri] += 1
         if self.watched[uri] == 1:

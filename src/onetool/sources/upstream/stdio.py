@@ -55,7 +55,7 @@ FALLBACK_DIRECTORY = Path("/")
 
 
 class ServerLaunch(NamedTuple):
-    """The parameters of a server process.
+    """Parameters to start a server.
 
     `private` is its private directory, if it uses one; created on demand.
     """
@@ -66,9 +66,7 @@ class ServerLaunch(NamedTuple):
     private: Path | None = None
 
     def has_program(self) -> bool:
-        """Return whether the program exists; a path with a slash is relative to the start
-        directory.
-        """
+        """Return whether the program exists; a path with a slash starts at the directory."""
         program = self.command[0]
         path = self.directory / program if "/" in program else program
         return shutil.which(path, path=self.environment.get("PATH")) is not None
@@ -87,7 +85,7 @@ class ServerLaunch(NamedTuple):
 
 
 def plan_launch(name: str, server: Server, loaded: Loaded, environment: Variables) -> ServerLaunch:
-    """Return the parameters of the process of a server under these settings."""
+    """Return how to start a server under these settings."""
     directory = start_directory(name, server, loaded)
     private = private_directory(name, loaded.directories)
     is_user_server = name in loaded.user_servers and not (
@@ -144,7 +142,7 @@ def has_too_many_items(result: Any) -> bool:
 
 
 class _Pipes:
-    """The standard input and output of the process, as an endpoint of `Process`."""
+    """A process's standard input and output, as an endpoint for `Process`."""
 
     def __init__(self) -> None:
         self.output = asyncio.StreamReader(limit=READ_SIZE)
@@ -177,7 +175,7 @@ class _Pipes:
 
 
 class MissingProgram(Exception):
-    """The program of the server is not installed. The message is its name."""
+    """The server program is not installed. The message is its name."""
 
 
 @asynccontextmanager

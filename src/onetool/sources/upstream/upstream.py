@@ -62,7 +62,7 @@ Install = Callable[[UpstreamSession, Definitions], Awaitable[None]]
 
 
 class UpstreamServices(NamedTuple):
-    """The services of the application for its upstream servers.
+    """Application services for its upstream servers.
 
     `apply_disabled` returns a tool, disabled if a person has disabled it. With `shared`, other
     applications may use the same connections.
@@ -122,7 +122,7 @@ class Upstream:
     # --- sessions ---------------------------------------------------------------------------------
 
     async def _choose_session(self, context: ToolContext) -> UpstreamSession:
-        """Return the session with the sign-in of the caller.
+        """Return the session with the caller's sign-in.
 
         Agents and accounts never share one by accident.
         """
@@ -147,7 +147,7 @@ class Upstream:
         return self._sessions[identity]
 
     def get_connection(self, source: TokenSource | None) -> Connection:
-        """Return a new connection, or one of another application.
+        """Return a new connection, or another application's.
 
         Questions of a server to clients are never shared.
         """
@@ -159,7 +159,7 @@ class Upstream:
         return shared.get((self.server, self._launch, identity), make)
 
     def publish(self, on_change: OnChange) -> None:
-        """Relay requests and changes of the server to clients from now on.
+        """Relay server requests and changes to clients from now on.
 
         Connections without relays are closed.
         """
@@ -187,7 +187,7 @@ class Upstream:
     # --- calls ------------------------------------------------------------------------------------
 
     def identify(self, tool: Tool) -> Any:
-        """Return the program or URL of the server, and the definition that each sign-in gets."""
+        """Return the server's program or URL, and the definition that each sign-in gets."""
         definitions = [session.tools.offered.get(tool.name) for session in self._sessions.values()]
         return [
             self.key,
@@ -217,7 +217,7 @@ class Upstream:
         return await run_in_thread(convert) if is_expensive(result) else convert()
 
     def _convert(self, tool: str, result: Any, definition: Definition, context: ToolContext) -> Any:
-        """Return the value of a result; pass other content to the listener of the context."""
+        """Return a result's value; pass other content to the context's listener."""
         store_media = self._make_media_store(context)
         self._report(tool, result, context, find_omitted(result, definition, store_media))
         return convert_result(result, definition, store_media)
@@ -299,7 +299,7 @@ class Upstream:
     async def _list(
         self, capability: str, parts: Sequence[str], context: ToolContext
     ) -> list[JsonObject]:
-        """Return these lists of the server as one, without what the agent may not use.
+        """Return these server lists as one, without what the agent may not use.
 
         A relay gets them unchanged.
         """
@@ -345,9 +345,7 @@ class Upstream:
         return await run_in_thread(convert, result, self._make_media_store(context))
 
     async def complete(self, feature: str, context: ToolContext, *arguments: Any) -> Any:
-        """Complete an argument of a prompt or resource template; `arguments` are those of the SDK's
-        `complete`.
-        """
+        """Complete a prompt or template argument; `arguments` are the SDK's."""
         session, connection = await self._connect(feature, context)
         if connection.client.server_capabilities.completions is None:
             return None
@@ -355,7 +353,7 @@ class Upstream:
             return await connection.client.complete(*arguments)
 
     async def watch(self, uri: str, context: ToolContext) -> Callable[[], Awaitable[None]]:
-        """Report changes of a resource that the agent may read. Return the function that ends it."""
+        """Report changes in a resource that the agent may read. Return a function to end it."""
         self._authorize(uri, context)
         session = await self._choose_session(context)
         await session.watch(uri)
@@ -377,9 +375,7 @@ class Upstream:
         return True
 
     def _authorize(self, feature: str, context: ToolContext) -> None:
-        """Apply the rules for tools to a resource or prompt; an empty name stands for a list of
-        them.
-        """
+        """Apply tool rules to a resource or prompt; an empty name stands for a list."""
         name = self.name
         excludes = self.server.tools.exclude
         spellings = _decode_repeatedly(feature)
@@ -416,9 +412,7 @@ class _Feature(Tool):
 
 
 def _get_key(item: Any) -> str:
-    """Return the URI of a resource, the URI template of a resource template, or the name of a
-    prompt.
-    """
+    """Return a resource's URI, a template's URI template, or a prompt's name."""
     return str(getattr(item, "uri", None) or getattr(item, "uri_template", None) or item.name)
 
 
@@ -431,9 +425,7 @@ def _decode_repeatedly(feature: str) -> list[str]:
 
 
 def _is_ambiguous(spellings: list[str]) -> bool:
-    """Return whether a server may resolve the name to another one, which the include and exclude
-    lists would miss.
-    """
+    """Return whether a server may resolve the name to one that the lists would miss."""
     if spellings[-1] != unquote(spellings[-1]):
         return True
     return any(
