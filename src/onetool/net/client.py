@@ -236,11 +236,9 @@ class RequestLimits:
 
     def find_location(self, response: Response) -> str | None:
         """Return the redirect target to follow, or None."""
-        return (
-            response.header("location")
-            if self.max_redirects and response.status in REDIRECT_STATUSES
-            else None
-        )
+        if not self.max_redirects or response.status not in REDIRECT_STATUSES:
+            return None
+        return response.header("location")
 
 
 class Net:

@@ -132,11 +132,9 @@ class Connections:
         async with self._pool_lock:
             if key not in self._pools:
                 try:  # certificates are read from disk
-                    context = (
-                        await run_in_thread(httpcore2.default_ssl_context)
-                        if scheme == "https"
-                        else None
-                    )
+                    context = None
+                    if scheme == "https":
+                        context = await run_in_thread(httpcore2.default_ssl_context)
                 except OSError as error:
                     raise ConfigError(
                         f"cannot read the TLS certificates of this machine: {error}"

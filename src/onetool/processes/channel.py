@@ -431,17 +431,12 @@ class Collector:
         size = self._size
         self._data = bytearray()
         self._size = 0
-        return (
-            data,
-            (
-                f"the message has {size} bytes, the limit is {self._limit}"
-                if size > self._limit
-                else None
-            ),
-        )
+        if size > self._limit:
+            return data, f"the message has {size} bytes, the limit is {self._limit}"
+        return data, None
 
 
 def find_id(message: bytes) -> int | str | None:
     """Return an unparsed message's id, if it is at one end."""
-    found = ID_FIRST.match(message[:END_BYTES]) or ID_LAST.search(message[-END_BYTES:])
-    return None if found is None else json.loads(found[1])
+    match = ID_FIRST.match(message[:END_BYTES]) or ID_LAST.search(message[-END_BYTES:])
+    return None if match is None else json.loads(match[1])

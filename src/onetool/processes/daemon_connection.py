@@ -97,10 +97,12 @@ def _is_private(directory: str) -> bool:
     try:
         with contextlib.suppress(FileExistsError):
             os.mkdir(directory, 0o700)  # noqa: PTH102
-        found = os.lstat(directory)
+        status = os.lstat(directory)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return (
+        stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+    )
 
 
 def connect(path: str) -> "socket.socket | None":
@@ -263,10 +265,10 @@ class Lines:
                 raise ValueError("message too large")
         line, _, self.rest = self.rest.partition(b"\n")
         try:
-            found = json.loads(line)
+            message = json.loads(line)
         except RecursionError:
             raise ValueError("message too deep") from None
-        return found if isinstance(found, dict) else None
+        return message if isinstance(message, dict) else None
 
 
 def open_connection(

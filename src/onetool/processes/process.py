@@ -62,11 +62,9 @@ class Printed:
 
     def add(self, data: bytes, *, final: bool = False) -> None:
         text = self._line + self._decode(data, final)
-        end = (
-            len(text)
-            if final or len(text) - text.rfind("\n") > MAX_LINE_CHARS
-            else text.rfind("\n") + 1
-        )
+        end = text.rfind("\n") + 1
+        if final or len(text) - end >= MAX_LINE_CHARS:
+            end = len(text)
         lines = text[:end]
         self._line = text[end:]
         kept = _last_lines(self._lines + lines, self._max_chars)

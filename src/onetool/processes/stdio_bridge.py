@@ -76,14 +76,12 @@ class Bridge:
         self._daemon = 0  # its process
         self._is_alone = False  # the server is of this client alone, and may be slow to start
         self._unread = b""  # the start of a message of the daemon
-        self._handshake: dict[
-            str, bytes
-        ] = {}  # messages by method that a new daemon must receive first
+        # messages by method that a new daemon must receive first
+        self._handshake: dict[str, bytes] = {}
         self._in_flight: dict[str | int, str] = {}  # methods of requests of the assistant
         self._is_inside_line = False  # of the assistant, of which the daemon has received a part
-        self._asked: dict[
-            str | int, str | int
-        ] = {}  # requests of the daemon: their ids here and there
+        # requests of the daemon: their ids here and there
+        self._asked: dict[str | int, str | int] = {}
         self._generation = 0  # the number of daemons that ended
         self._has_ended = self._is_stopped = False  # the input; the daemon, on purpose
         self._is_disconnected = self._is_silent = False
@@ -178,13 +176,12 @@ class Bridge:
             elif method == CANCELLED and isinstance(params := message.get("params"), dict):
                 self._forget(params.get("requestId"))
         elif _is_id(ident):
-            known = self._asked.pop(ident, None)
-            if (
-                self._generation
-            ):  # else ids are the same; an answer to a daemon that ended is for nobody
-                return (
-                    b"" if known is None else json.dumps({**message, "id": known}).encode() + b"\n"
-                )
+            original = self._asked.pop(ident, None)
+            # Without it, ids are the same. An answer to a daemon that ended is for nobody.
+            if self._generation:
+                if original is None:
+                    return b""
+                return json.dumps({**message, "id": original}).encode() + b"\n"
         return line
 
     def _forget(self, ident: "Any") -> None:
@@ -224,9 +221,8 @@ class Bridge:
         while not wait_for(connection.fileno(), "POLLIN", SILENCE_SECONDS):
             if self._is_alone or not (self._in_flight or self._has_ended):
                 continue
-            if self._lock.acquire(
-                blocking=False
-            ):  # else the other thread waits to send, which tells as much
+            # If it fails, the other thread waits to send, which tells as much.
+            if self._lock.acquire(blocking=False):
                 with contextlib.suppress(OSError):
                     if not self._is_inside_line:
                         connection.send(PING + b"\n", socket.MSG_DONTWAIT)
@@ -281,9 +277,8 @@ class Bridge:
         message = json.loads(line)
         if ident is not None:
             message["id"] = f"{self._generation}:{ident}"
-            self._asked[message["id"]] = (
-                ident  # before it is written: the answer may follow at once
-            )
+            # before it is written: the answer may follow at once
+            self._asked[message["id"]] = ident
         elif message.get("method") == CANCELLED:
             message["params"]["requestId"] = f"{self._generation}:{message['params']['requestId']}"
         else:
@@ -315,9 +310,8 @@ class Bridge:
         if self._is_disconnected:
             os._exit(0)  # the other thread waits for input
         with self._lock:
-            is_needed = not self._is_stopped or bool(
-                self._in_flight
-            )  # the assistant waits for `initialize`
+            # The assistant may wait for `initialize`.
+            is_needed = not self._is_stopped or bool(self._in_flight)
             if is_needed and not (self._is_connected() or self._has_ended):
                 self._reconnect()
 
@@ -331,7 +325,7 @@ class Bridge:
     def _write_messages(self, messages: "list[dict[str, Any]]") -> None:
         """Write this client's own messages. An assistant that closed its input expects none."""
         if messages and not self._has_ended:
-            self._write(b"".join(json.dumps(each).encode() + b"\n" for each in messages))
+            self._write(b"".join(json.dumps(message).encode() + b"\n" for message in messages))
 
     # --- a new daemon -----------------------------------------------------------------------------
 
@@ -358,9 +352,8 @@ class Bridge:
                 try:
                     os.dup2(theirs.fileno(), 0)
                     os.dup2(theirs.fileno(), 1)
-                    signal.signal(
-                        signal.SIGCHLD, signal.SIG_DFL
-                    )  # it waits for processes of its own
+                    # It waits for processes of its own.
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     os.environ[STANDALONE] = "1"
                     code = "import sys; from onetool.cli.main import main; sys.exit(main())"
                     os.execv(sys.executable, [sys.executable, "-P", "-c", code, *sys.argv[1:]])  # noqa: S606

@@ -289,8 +289,8 @@ class SharedPool(Generic[Member]):
 
         The caller becomes its user at once.
         """
-        for known, child in self._list_live():
-            if child.is_offered and known == definition:
+        for shared, child in self._list_live():
+            if child.is_offered and shared == definition:
                 return child
         child = make()
         self._children.append((definition, child))
@@ -300,7 +300,7 @@ class SharedPool(Generic[Member]):
         return len(self._list_live())
 
     def _list_live(self) -> list[tuple[object, Member]]:
-        self._children = [each for each in self._children if not each[1].is_over]
+        self._children = [entry for entry in self._children if not entry[1].is_over]
         return self._children
 
     async def close(self) -> None:

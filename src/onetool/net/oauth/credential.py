@@ -97,11 +97,9 @@ class Identity:
 
     def require_sign_in(self, reason: str = "") -> SignInRequired:
         """Return the error for a call that needs a sign-in."""
-        other = (
-            f", or set its credentials in servers.{self.target.name}.headers"
-            if self.target.is_optional
-            else ""
-        )
+        other = ""
+        if self.target.is_optional:
+            other = f", or set its credentials in servers.{self.target.name}.headers"
         return SignInRequired(
             reason or f"{self.label} requires a sign-in",
             hint=f"run `{self.command}`, then repeat the call{other}",
@@ -183,8 +181,8 @@ class Credential:
     def from_json(cls, text: str) -> Self:
         try:
             data: JsonMapping = json.loads(text)
-            known = {each.name for each in fields(cls)}
-            return cls(**{name: value for name, value in data.items() if name in known})
+            names = {field.name for field in fields(cls)}
+            return cls(**{name: value for name, value in data.items() if name in names})
         except (ValueError, TypeError, AttributeError):
             raise StorageError(
                 "a stored credential is damaged", hint="sign in again with onetool login"

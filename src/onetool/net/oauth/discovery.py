@@ -193,11 +193,9 @@ class Discovery:
             source = f"servers.{self.target.name}.url"
             response = await self.http.post_json(url, probe, source, self.target.headers)
             challenge = response.header("www-authenticate") or ""
-            shown = (
-                f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}"
-                if challenge
-                else ", without WWW-Authenticate"
-            )
+            shown = ", without WWW-Authenticate"
+            if challenge:
+                shown = f", WWW-Authenticate: {challenge[:MAX_SHOWN_CHARS]}"
             self.report(f"POST {url} ({probe['method']}) without a token: {response.status}{shown}")
             if response.status == UNAUTHORIZED:
                 break

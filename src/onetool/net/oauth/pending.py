@@ -195,11 +195,9 @@ class LoopbackCallback:
             is_callback = method == "GET" and target.startswith(f"{PATH}?")
             is_done = is_callback and not await self._offer(target)
             title = "Signed in" if is_done else "The sign-in failed"
-            text = (
-                "You can close this window."
-                if is_done
-                else "See the terminal in which you started it."
-            )
+            text = "See the terminal in which you started it."
+            if is_done:
+                text = "You can close this window."
             body = PAGE.format(title=title, text=text).encode()
             status = "200 OK" if is_done else "400 Bad Request"
             lines = [

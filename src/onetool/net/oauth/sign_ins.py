@@ -267,11 +267,9 @@ class SignIns:
                 user="",
             )
         requests = await self._open_requests(target)
-        client_url = (
-            f"{self.public_url}{CLIENT_PATH}"
-            if (self.public_url or "").startswith("https://")
-            else None
-        )
+        client_url = None
+        if self.public_url and self.public_url.startswith("https://"):
+            client_url = f"{self.public_url}{CLIENT_PATH}"
         return server, await requests.register(discovered, redirect_uri, client_url)
 
     async def sign_out(self, identity: Identity) -> bool:
@@ -307,12 +305,12 @@ class SignIns:
         """Return the target's identities: those in its settings, and stored ones."""
         subject = "" if target.settings.shared else DEFAULT_AGENT
         accounts = target.accounts or ("",)
-        found = {(account, subject): None for account in accounts}
+        identities = {(account, subject): None for account in accounts}
         own = Identity(target).key
         for key in await run_in_thread(self._store.list_keys):
             if key.target == own.target and key.account in accounts:
-                found[key.account, key.subject] = None
-        return [Identity(target, *each) for each in found]
+                identities[key.account, key.subject] = None
+        return [Identity(target, *fields) for fields in identities]
 
     def build_client_document(self) -> JsonObject | None:
         """Return this client's metadata document, or None without an https URL."""

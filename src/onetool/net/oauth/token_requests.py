@@ -78,14 +78,10 @@ class TokenAnswer(OAuthToken):
         except jwt.InvalidTokenError:
             return ""
         names = (claims.get(name) for name in USER_CLAIMS)
-        return next(
-            (
-                name[:MAX_SHOWN_CHARS]
-                for name in names
-                if isinstance(name, str) and name.isprintable()
-            ),
-            "",
-        )
+        for name in names:
+            if isinstance(name, str) and name.isprintable():
+                return name[:MAX_SHOWN_CHARS]
+        return ""
 
 
 class DeviceCodes(BaseModel):
@@ -142,11 +138,9 @@ class TokenRequests:
             return "private_key_jwt"
         if self.settings.client_secret is None:
             return "none"
-        return (
-            "client_secret_post"
-            if supported and "client_secret_basic" not in supported
-            else "client_secret_basic"
-        )
+        if supported and "client_secret_basic" not in supported:
+            return "client_secret_post"
+        return "client_secret_basic"
 
     async def _register_client(self, server: ServerMetadata, credential: Credential) -> Credential:
         supported = server.token_endpoint_auth_methods_supported or ()

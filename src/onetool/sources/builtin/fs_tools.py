@@ -160,10 +160,10 @@ def list(  # noqa: A001 - the name that callers see
         raise ArgumentError(
             f"invalid max_results {max_results} (expected 1 or more)", field="max_results"
         )
-    found = files.list_entries(
+    entries = files.list_entries(
         Files(context), path, _build_pattern(pattern, recursive), max_results
     )
-    return [{"name": entry.name, "type": entry.type, "size": entry.size} for entry in found]
+    return [{"name": entry.name, "type": entry.type, "size": entry.size} for entry in entries]
 
 
 @tool(permissions=["read"])
@@ -270,11 +270,9 @@ def _decode(data: bytes, encoding: str, path: str) -> str:
 
 def _encode(content: str, encoding: str) -> bytes:
     try:
-        return (
-            base64.b64decode(content, validate=True)
-            if encoding == "base64"
-            else content.encode(encoding)
-        )
+        if encoding == "base64":
+            return base64.b64decode(content, validate=True)
+        return content.encode(encoding)
     except UnicodeEncodeError as error:
         raise ToolError(
             f"cannot encode the content as {encoding}: character {error.start} is not supported"

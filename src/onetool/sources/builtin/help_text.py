@@ -150,8 +150,8 @@ def cut(text: str) -> str:
 
 def _extract_name(query: str) -> str:
     """Return the name in a call or a tool's `repr`: `brave.search(...)`, `<tool brave.search>`."""
-    found = NAME_IN_QUERY.fullmatch(query)
-    return query if found is None else found["shown"] or found["name"]
+    match = NAME_IN_QUERY.fullmatch(query)
+    return query if match is None else match["shown"] or match["name"]
 
 
 def render_projects(system: System) -> str:
@@ -220,8 +220,8 @@ def render_pack(pack: str, system: System, *, with_url: bool = False, full: bool
 
 def enabled_tools(pack: str, registry: Registry) -> list[Tool]:
     """Return a pack's enabled tools, sorted by name."""
-    found = (registry.get(entry.name) for entry in registry.entries(pack))
-    return [entry for entry in found if entry is not None and entry.enabled]
+    tools = (registry.get(entry.name) for entry in registry.entries(pack))
+    return [entry for entry in tools if entry is not None and entry.enabled]
 
 
 def pack_facts(pack: str, registry: Registry) -> JsonObject:
@@ -252,12 +252,10 @@ def render_hits(
         return "\n".join(dict.fromkeys(map(_display_name, lines)))
     parts = []
     for kind, title in GROUPS.items():
-        found = [
-            _format_item(_display_name(hit), text)
-            for hit, text in lines.items()
-            if hit.kind == kind
-        ]
-        parts += ["\n".join([f"## {title}", *found])] if found else []
+        of_kind = {hit: text for hit, text in lines.items() if hit.kind == kind}
+        items = [_format_item(_display_name(hit), text) for hit, text in of_kind.items()]
+        if items:
+            parts.append("\n".join([f"## {title}", *items]))
     parts.append(f"Call ot.help(query={_display_name(next(iter(lines)))!r}) for details.")
     if info == "full":
         parts += [
@@ -277,16 +275,13 @@ def describe_hit(hit: SearchHit, system: System, snippets: Snippets) -> str | No
     registry = system.registry
     match hit.kind:
         case "tool":
-            found = IN_CODE.get(hit.name) or registry.find_exact(hit.name)
-            return (
-                None if found is None else _join_lines(found.description.strip().partition("\n")[0])
-            )
+            tool = IN_CODE.get(hit.name) or registry.find_exact(hit.name)
+            if tool is None:
+                return None
+            return _join_lines(tool.description.strip().partition("\n")[0])
         case "pack":
-            names = [
-                python_name(entry.name).rpartition(".")[2]
-                for entry in registry.entries(hit.name)
-                if entry.enabled
-            ]
+            enabled = [entry for entry in registry.entries(hit.name) if entry.enabled]
+            names = [python_name(entry.name).rpartition(".")[2] for entry in enabled]
             return f"{pluralize(len(names), 'tool')}: {join_names(names)}" if names else None
         case "snippet":
             snippet = snippets.get(hit.name)
@@ -401,11 +396,9 @@ def _find_file(entry: Tool) -> str | None:
     """Return a tool's source file, if its backend has a function and the function a file."""
     function = getattr(entry.backend, "function", None)
     try:
-        return (
-            entry.file or None
-            if function is None
-            else inspect.getsourcefile(inspect.unwrap(function))
-        )
+        if function is None:
+            return entry.file or None
+        return inspect.getsourcefile(inspect.unwrap(function))
     except TypeError:  # a callable object, or one written in C
         return None
 
@@ -417,11 +410,9 @@ def list_arguments(schema: JsonMapping) -> list[str]:
     """Return a line for each argument, and for the fields in objects and object lists."""
     properties = schema.get("properties") or {}
     lines = [*islice(_list_fields(properties, schema, 0, None, ()), MAX_ARGUMENT_LINES + 1)]
-    return (
-        lines
-        if len(lines) <= MAX_ARGUMENT_LINES
-        else [*lines[:MAX_ARGUMENT_LINES], "- ... more fields: see info='full'"]
-    )
+    if len(lines) > MAX_ARGUMENT_LINES:
+        lines[MAX_ARGUMENT_LINES:] = ["- ... more fields: see info='full'"]
+    return lines
 
 
 def _list_fields(
@@ -438,7 +429,7 @@ def _list_fields(
         forms = [
             form
             for form in _find_objects(part, root)
-            if all(form["properties"] is not each for each in around)
+            if all(form["properties"] is not outer for outer in around)
         ]
         for number, form in enumerate(forms, 1):
             if len(forms) > 1:
@@ -481,6 +472,6 @@ def _find_objects(part: Any, root: JsonMapping, depth: int = 0) -> Iterator[Json
     inner = [target.get("items"), target.get("additionalProperties")]
     for key in ("anyOf", "oneOf"):
         inner += target[key][:MAX_CHOICES] if isinstance(target.get(key), list) else ()
-    for each in inner:
-        if isinstance(each, Mapping) and depth < MAX_ARGUMENT_LEVELS:
-            yield from _find_objects(each, root, depth + 1)
+    for inner_part in inner:
+        if isinstance(inner_part, Mapping) and depth < MAX_ARGUMENT_LEVELS:
+            yield from _find_objects(inner_part, root, depth + 1)

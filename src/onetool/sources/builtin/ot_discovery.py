@@ -76,15 +76,15 @@ async def aliases(context: ToolContext, pattern: str = "", info: Info = "min") -
     Example:
         ot.aliases()
     """
-    known = get_system(context).settings.aliases
-    found = {
-        name: target for name, target in sorted(known.items()) if _contains(pattern, name, target)
+    aliases = get_system(context).settings.aliases
+    targets = {
+        name: target for name, target in sorted(aliases.items()) if _contains(pattern, name, target)
     }
     if info == "full":
-        return [{"name": name, "target": target} for name, target in found.items()]
-    return (
-        list(found) if info == "list" else [f"{name} -> {target}" for name, target in found.items()]
-    )
+        return [{"name": name, "target": target} for name, target in targets.items()]
+    if info == "list":
+        return list(targets)
+    return [f"{name} -> {target}" for name, target in targets.items()]
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
@@ -99,18 +99,19 @@ async def snippets(context: ToolContext, pattern: str = "", info: Info = "min") 
     Example:
         ot.snippets()
     """
-    known = await _load_snippets(context)
-    found = [name for name in sorted(known) if _contains(pattern, name, known[name].description)]
+    snippets = await _load_snippets(context)
+    names = [
+        name for name in sorted(snippets) if _contains(pattern, name, snippets[name].description)
+    ]
     if info == "full":
-        texts = await run_in_thread(lambda: [describe(name, known[name], known) for name in found])
-        message = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
-        message = (
-            message
-            if known
-            else "no snippets are configured; add them under snippets: in onetool.yaml"
+        texts = await run_in_thread(
+            lambda: [describe(name, snippets[name], snippets) for name in names]
         )
+        message = f"no snippet matches {quote(pattern)}; call ot.snippets() to list all"
+        if not snippets:
+            message = "no snippets are configured; add them under snippets: in onetool.yaml"
         return "\n\n---\n\n".join(filter(None, texts)) or message
-    return found if info == "list" else [f"{name}: {known[name].description}" for name in found]
+    return names if info == "list" else [f"{name}: {snippets[name].description}" for name in names]
 
 
 async def _name_run(args: JsonMapping, context: ToolContext) -> JsonMapping:
@@ -160,20 +161,20 @@ async def search(context: ToolContext, query: str | list[str], limit: int = 10) 
     queries = list(dict.fromkeys([query] if isinstance(query, str) else query))
     _check_queries(queries, limit)
     system = await _discover_and_note(context)
-    wanted = MAX_HITS if _is_restricted(context) else MAX_COUNTED_HITS
+    max_hits = MAX_HITS if _is_restricted(context) else MAX_COUNTED_HITS
     hits = {
-        text: await system.catalog.search(text, max(limit, wanted), context.agent_id)
+        text: await system.catalog.search(text, max(limit, max_hits), context.agent_id)
         for text in queries
     }
     snippets = await _load_snippets(context)
-    found = await run_in_thread(describe_hits, system, hits, limit, snippets)
-    if found.omitted:
+    described = await run_in_thread(describe_hits, system, hits, limit, snippets)
+    if described.omitted:
         context.note(
-            f"ot.search: {pluralize(found.omitted, 'more hit')}. To see more: limit={2 * limit}"
+            f"ot.search: {pluralize(described.omitted, 'more hit')}. To see more: limit={2 * limit}"
         )
-    if found.weak:
-        context.note(f"ot.search: {pluralize(found.weak, 'weak hit')} left out")
-    return found.hits
+    if described.weak:
+        context.note(f"ot.search: {pluralize(described.weak, 'weak hit')} left out")
+    return described.hits
 
 
 @tool(effects=["read"], max_text=MAX_TEXT_CHARS)
@@ -281,29 +282,29 @@ def _contains(pattern: str, *texts: str) -> bool:
 
 @no_gc_pauses()
 def _list_tools(system: System, pattern: str, info: Info) -> list[Any]:
-    found = [
+    entries = [
         entry
         for entry in system.registry.entries()
         if entry.enabled
         and (not pattern or _contains(pattern, entry.name, python_name(entry.name)))
     ]
     if info == "list":
-        return [each.name for each in found]
+        return [entry.name for entry in entries]
     if info == "min":
-        return [{"name": each.name, "description": each.summary} for each in found]
-    tools = filter(None, (system.registry.find_exact(each.name) for each in found))
-    return [_describe_tool(each, system.state.shapes.text(each.name)) for each in tools]
+        return [{"name": entry.name, "description": entry.summary} for entry in entries]
+    tools = filter(None, (system.registry.find_exact(entry.name) for entry in entries))
+    return [_describe_tool(tool, system.state.shapes.text(tool.name)) for tool in tools]
 
 
 def _list_packs(system: System, pattern: str, info: Info) -> list[Any] | str:
-    found = [pack for pack in system.registry.packs() if _contains(python_name(pattern), pack)]
+    packs = [pack for pack in system.registry.packs() if _contains(python_name(pattern), pack)]
     if info == "full":
-        texts = [help_text.render_pack(pack, system) for pack in found]
+        texts = [help_text.render_pack(pack, system) for pack in packs]
         return (
             "\n\n".join(texts) or f"no pack matches {quote(pattern)}; call ot.packs() to list all"
         )
     return (
-        found if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in found]
+        packs if info == "list" else [help_text.pack_facts(pack, system.registry) for pack in packs]
     )
 
 
@@ -349,7 +350,10 @@ class DescribedHits(NamedTuple):
 
 
 def describe_hits(
-    system: System, found: Mapping[str, list[SearchHit]], limit: int, snippets: help_text.Snippets
+    system: System,
+    hits_by_query: Mapping[str, list[SearchHit]],
+    limit: int,
+    snippets: help_text.Snippets,
 ) -> DescribedHits:
     """Return each query's best hits, in turn, and how many hits were omitted.
 
@@ -357,13 +361,12 @@ def describe_hits(
     """
     listed: list[list[JsonObject]] = []
     omitted = weak = 0
-    for query, hits in found.items():
+    for query, hits in hits_by_query.items():
         described = _join_siblings(
             _describe(system, [hit for hit in hits if not hit.is_weak], snippets), system
         )
-        listed.append(
-            [{**hit, **({"query": query} if len(found) > 1 else {})} for hit in described[:limit]]
-        )
+        source = {"query": query} if len(hits_by_query) > 1 else {}
+        listed.append([{**hit, **source} for hit in described[:limit]])
         omitted += len(described[limit:])
         weak += sum(
             hit.is_weak and help_text.describe_hit(hit, system, snippets) is not None

@@ -72,9 +72,9 @@ async def health(context: ToolContext) -> JsonObject:
     Example:
         ot.health()
     """
-    found = dict(await get_system(context).health())
-    del found["findings"]  # `problems` has the same in short
-    return found
+    report = dict(await get_system(context).health())
+    del report["findings"]  # `problems` has the same in short
+    return report
 
 
 @tool(effects=["read"], idempotent=True)
@@ -289,9 +289,9 @@ async def result(  # noqa: PLR0917 - callers may pass all of these by position
         agent=context.agent_id,
         token_id=context.token_id,
     )
-    found: JsonObject = await run_in_thread(window)
+    shown: JsonObject = await run_in_thread(window)
     await _mark_untrusted(context, handle)
-    return found
+    return shown
 
 
 @tool(effects=["read"])
@@ -386,8 +386,8 @@ async def session(
         return {"session": await run_in_thread(sessions.create, *owner), "keys": []}
     if keys is None:
         return {"session": handle, "keys": await run_in_thread(sessions.list_keys, handle, *owner)}
-    found = await run_in_thread(sessions.get, handle, keys, *owner)
-    return {"session": handle, "values": await run_in_thread(_parse_values, context, found)}
+    stored = await run_in_thread(sessions.get, handle, keys, *owner)
+    return {"session": handle, "values": await run_in_thread(_parse_values, context, stored)}
 
 
 @tool(effects=["read"], labels=(), idempotent=True, logged=("handle",), max_text=MAX_TEXT_CHARS)
@@ -430,10 +430,10 @@ async def session_update(
 def _get_labels(context: ToolContext) -> tuple[str, ...]:
     """Return the labels on what the session has read; they stay with stored values."""
     labels = context.run.labels
-    found = set() if labels is None else set(labels.names)
+    names = set() if labels is None else set(labels.names)
     if context.run.is_untrusted():
-        found |= {"untrusted", FOREIGN}
-    return tuple(sorted(found))
+        names |= {"untrusted", FOREIGN}
+    return tuple(sorted(names))
 
 
 def _encode_value(key: str, value: Any) -> str:
@@ -445,14 +445,14 @@ def _encode_value(key: str, value: Any) -> str:
         ) from None
 
 
-def _parse_values(context: ToolContext, found: "Mapping[str, SessionValue]") -> JsonObject:
+def _parse_values(context: ToolContext, values: "Mapping[str, SessionValue]") -> JsonObject:
     """Return stored values as data, and mark the run and the client session with their labels."""
-    stored = {label for value in found.values() for label in value.labels}
+    stored = {label for value in values.values() for label in value.labels}
     if (labels := context.run.labels) is not None:
         labels.add(stored, "ot.session")
     if FOREIGN in stored:
         context.run.record_foreign(Foreign("ot.session", {}, is_untrusted=True))
-    return {key: json.loads(value.text) for key, value in found.items()}
+    return {key: json.loads(value.text) for key, value in values.items()}
 
 
 def _summarize(system: System, agent: str | None, period: str, name: str) -> "StatsSummary":

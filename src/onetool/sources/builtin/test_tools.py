@@ -239,9 +239,9 @@ def _resolve_target(context: ToolContext, path: str | None, inner: re.Pattern[st
         return []
     if "\0" in path:
         raise ArgumentError("path contains a NUL character", field="path")
-    found = inner.search(path)
-    file = path[: found.start()] if found else path
-    return [f"{Files(context).resolve_search_root(file)}{found[0] if found else ''}"]
+    match = inner.search(path)
+    file = path[: match.start()] if match else path
+    return [f"{Files(context).resolve_search_root(file)}{match[0] if match else ''}"]
 
 
 def _find_pytest(directory: Path, variables: Variables) -> list[str]:
@@ -250,11 +250,11 @@ def _find_pytest(directory: Path, variables: Variables) -> list[str]:
         return [str(python), "-m", "pytest"]
     if (directory / "uv.lock").exists():
         raise ToolError(f"{directory} has a uv.lock, but no .venv", hint="run `uv sync` there")
-    found = shutil.which("pytest", path=variables.get("PATH"))
-    if found is None:
+    program = shutil.which("pytest", path=variables.get("PATH"))
+    if program is None:
         message = f"pytest not found for {directory}: no .venv, and no pytest on the PATH"
         raise ToolError(message, hint="run `uv venv && uv pip install pytest`")
-    return [found]
+    return [program]
 
 
 def _confine(context: ToolContext, suite: _Suite, private: Path) -> tuple[list[str], Variables]:
@@ -444,11 +444,9 @@ def _build_name(case: "Element") -> str:
     module = file.removesuffix(".py").replace("/", ".")
     if not class_name:  # a file that could not be collected
         return file or name
-    classes = (
-        class_name.removeprefix(module).strip(".").split(".")
-        if class_name.startswith(module)
-        else [class_name]
-    )
+    classes = [class_name]
+    if class_name.startswith(module):
+        classes = class_name.removeprefix(module).strip(".").split(".")
     return "::".join(part for part in (file, *classes, name) if part)
 
 
@@ -469,11 +467,11 @@ def parse_mix(output: str) -> SuiteReport:
     skipped = counts["skipped"] + counts["excluded"]
     passed = max(0, sum(counts[word] for word in MIX_TESTS) - failed - skipped)
     failures = []
-    for found in islice(MIX_FAILURE.finditer(text), MAX_FAILURES):
-        message = "\n".join(line[5:] for line in found["message"].rstrip().splitlines())[
+    for match in islice(MIX_FAILURE.finditer(text), MAX_FAILURES):
+        message = "\n".join(line[5:] for line in match["message"].rstrip().splitlines())[
             :MAX_MESSAGE_CHARS
         ]
         failures.append(
-            FailedTest(found["name"].strip(), message, found["file"], int(found["line"][:9]))
+            FailedTest(match["name"].strip(), message, match["file"], int(match["line"][:9]))
         )
     return SuiteReport(passed, failed, skipped, tuple(failures))

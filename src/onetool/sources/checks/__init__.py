@@ -8,7 +8,6 @@ import platform
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import PurePath
 from typing import Protocol
 
@@ -130,15 +129,11 @@ def _find(
         *check_extensions(app.extensions, read.loaded),
         *check_servers(app.servers, read, app.registry, app.extensions),
         *check_settings(app.registry, read),
-        # MCP clients of the machine are irrelevant to a program that embeds OneTool.
-        *(
-            check_assistants(read.loaded.directories, read.loaded.environment)
-            if reader.has_files
-            else ()
-        ),
-        *unread,
-        *_collect_recorded(app, read),
     ]
+    if reader.has_files:  # else a program embeds OneTool, to which MCP clients are irrelevant
+        problems += check_assistants(read.loaded.directories, read.loaded.environment)
+    problems += unread
+    problems += _collect_recorded(app, read)
     return sort_problems(problems, read.loaded)
 
 
@@ -159,28 +154,30 @@ def _collect_recorded(app: Checked, read: Examined) -> Iterator[Problem]:
 def sort_problems(problems: Iterable[Problem], loaded: Loaded) -> list[Problem]:
     """Return each problem once, the worst first, without consequences and secrets."""
     # The output of servers may contain secrets of their environment or settings.
-    found_secrets = [
-        find_secrets(
-            {"env": dict(each.env), "headers": dict(each.headers), "args": list(each.args)}
-        )
-        for each in loaded.settings.servers.values()
-    ]
-    redact = Redactor([*loaded.secret_values, *chain.from_iterable(found_secrets)])
+    secrets = [*loaded.secret_values]
+    for server in loaded.settings.servers.values():
+        fields = {
+            "env": dict(server.env),
+            "headers": dict(server.headers),
+            "args": list(server.args),
+        }
+        secrets += find_secrets(fields)
+    redact = Redactor(secrets)
     causes: list[Location] = []
-    found: dict[Problem, None] = {}
-    for each in problems:
-        place = each.location
-        if place is not None and each.code in CONSEQUENCES:
+    unique: dict[Problem, None] = {}
+    for problem in problems:
+        place = problem.location
+        if place is not None and problem.code in CONSEQUENCES:
             if any(PurePath(place.file).is_relative_to(cause.file) for cause in causes):
                 continue
             causes.append(place)
-        hint = each.hint
+        hint = problem.hint
         if not hint and place is not None and place.line:
             hint = f"fix line {place.line}"
-        found[
-            replace(each, message=_shorten(redact(each.message)), hint=_shorten(redact(hint)))
+        unique[
+            replace(problem, message=_shorten(redact(problem.message)), hint=_shorten(redact(hint)))
         ] = None
-    return sorted(found, key=lambda each: LEVELS.index(each.level))
+    return sorted(unique, key=lambda problem: LEVELS.index(problem.level))
 
 
 def _shorten(text: str) -> str:

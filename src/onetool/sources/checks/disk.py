@@ -85,18 +85,17 @@ def _check_written(loaded: Loaded) -> Iterator[Problem]:
     unusable: list[Path] = []  # problems inside of these are not reported again
     for directory in dict.fromkeys([directories.user, directories.data, *inside]):
         existing = next(
-            (each for each in (directory, *directory.parents) if os.path.lexists(each)), directory
+            (place for place in (directory, *directory.parents) if os.path.lexists(place)),
+            directory,
         )
-        if any(existing.is_relative_to(each) for each in unusable):
+        if any(existing.is_relative_to(place) for place in unusable):
             continue
         path = quote(str(existing))
         if not existing.is_dir():
             is_link = existing.is_symlink() and not existing.exists()
-            reason = (
-                f"a link to {existing.readlink()}, which does not exist"
-                if is_link
-                else "not a directory"
-            )
+            reason = "not a directory"
+            if is_link:
+                reason = f"a link to {existing.readlink()}, which does not exist"
             what = f"{existing} is {reason}, so nothing can be stored in it"
             yield storage_problem(what, existing, f"mv {path} {quote(f'{existing}.old')}")
         elif not os.access(existing, os.R_OK | os.W_OK | os.X_OK):
@@ -127,7 +126,7 @@ def _check_space(directory: Path) -> Iterator[Problem]:
 
 
 def _check_temporary() -> Iterator[Problem]:
-    wanted = os.environ.get("TMPDIR")  # of this process, which clients of the daemon share
+    configured = os.environ.get("TMPDIR")  # of this process, which clients of the daemon share
     try:
         used = tempfile.gettempdir()
     except FileNotFoundError as error:
@@ -135,10 +134,10 @@ def _check_temporary() -> Iterator[Problem]:
             f"no usable directory for temporary files: {error.strerror}", "export TMPDIR=/tmp"
         )
         return
-    if wanted and os.path.realpath(wanted) != os.path.realpath(used):
-        what = f"cannot write to TMPDIR ({wanted}); using {used} instead"
+    if configured and os.path.realpath(configured) != os.path.realpath(used):
+        what = f"cannot write to TMPDIR ({configured}); using {used} instead"
         yield storage_problem(
-            what, Path(wanted), f"mkdir -p {quote(wanted)}   or: unset TMPDIR", WARNING
+            what, Path(configured), f"mkdir -p {quote(configured)}   or: unset TMPDIR", WARNING
         )
     yield from _check_space(Path(used))
 
@@ -146,24 +145,18 @@ def _check_temporary() -> Iterator[Problem]:
 def _check_named(read: Examined) -> Iterator[Problem]:
     settings = read.loaded.settings
     directories = read.loaded.directories
-    named: list[tuple[tuple[str | int, ...], str, str]] = [
-        *(
-            (("projects", name), f"project {name}", text)
-            for name, text in settings.projects.items()
-        ),
-        *(
-            (("tools_dir", index), "tools_dir", text)
-            for index, text in enumerate(settings.tools_dir)
-        ),
-        *(
-            (("agents", name, "sandbox", "allowed_paths", index), f"agent {name}", text)
-            for name, agent in settings.agents.items()
-            for index, text in enumerate(agent.sandbox.allowed_paths)
-        ),
-    ]
-    for loc, what, text in named:
+    named: list[tuple[tuple[str | int, ...], str, str]] = []
+    for name, text in settings.projects.items():
+        named.append((("projects", name), f"project {name}", text))
+    for index, text in enumerate(settings.tools_dir):
+        named.append((("tools_dir", index), "tools_dir", text))
+    for name, agent in settings.agents.items():
+        for index, text in enumerate(agent.sandbox.allowed_paths):
+            setting = ("agents", name, "sandbox", "allowed_paths", index)
+            named.append((setting, f"agent {name}", text))
+    for location, what, text in named:
         path = resolve_path(text, directories.root, directories.home)
-        place = read.locate(loc)
+        place = read.locate(location)
         if not path.exists():
             hint = f"correct the path, or create the directory: mkdir -p {quote(str(path))}"
             fix = name_fix(CREATE_DIRECTORY, path)
@@ -182,22 +175,18 @@ def check_stored_files(loaded: Loaded, seconds: float | None = None) -> list[Pro
     runs = SealedDatabase(private / "runs" / "runs.db", run_store.SCHEMA, run_store.VERSION)
     places = dict.fromkeys((data, private, loaded.directories.user))
     files = [DocumentFile(place).file for place in places]
-    return [
-        *(
-            found
-            for file in files
-            for found in _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)
-        ),
-        *_check_database(data / "stats" / "stats.db", STATISTICS_VERSION, RECREATED, seconds),
-        *_check_sealed(runs, run_store.VERSION, LOST_RUNS, seconds),
-        *_check_sealed(
-            SessionStore(private).database, session_store.VERSION, LOST_SESSIONS, seconds
-        ),
-        *_check_sealed(
-            CredentialFile(loaded.directories.user), documents.VERSION, LOST_SIGN_INS, seconds
-        ),
-        *_check_trust(loaded.directories.user / TRUST_FILE),
-    ]
+    sessions = SessionStore(private).database
+    sign_ins = CredentialFile(loaded.directories.user)
+    statistics = data / "stats" / "stats.db"
+    problems: list[Problem] = []
+    for file in files:
+        problems += _check_database(file, documents.VERSION, LOST_DOCUMENTS, seconds)
+    problems += _check_database(statistics, STATISTICS_VERSION, RECREATED, seconds)
+    problems += _check_sealed(runs, run_store.VERSION, LOST_RUNS, seconds)
+    problems += _check_sealed(sessions, session_store.VERSION, LOST_SESSIONS, seconds)
+    problems += _check_sealed(sign_ins, documents.VERSION, LOST_SIGN_INS, seconds)
+    problems += _check_trust(loaded.directories.user / TRUST_FILE)
+    return problems
 
 
 def check_bundles(loaded: Loaded) -> list[Problem]:
@@ -267,11 +256,8 @@ def _check_database(
         yield Problem.of(error)
         return
     except sqlite3.Error as error:
-        result = (
-            "ok"
-            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
-            else str(error)
-        )
+        is_interrupted = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT
+        result = "ok" if is_interrupted else str(error)
     if result != "ok":
         problem = storage_problem(
             f"{file} is damaged: {result}", file, damaged.format(file=quote(str(file)))

@@ -109,11 +109,10 @@ def _check_rules(registry: Registry, read: Examined) -> Iterator[Problem]:
     """Yield policy rules that match no tool, which a misspelled name would cause."""
     settings = read.loaded.settings
     unknown = {*registry.problems(), *map(python_name, settings.servers)} - set(registry.packs())
-    rules = [
-        (("agents", name, "policy", index), rule.tools)
-        for name, agent in settings.agents.items()
-        for index, rule in enumerate(() if isinstance(agent.policy, str) else agent.policy)
-    ]
+    rules = []
+    for name, agent in settings.agents.items():
+        for index, rule in enumerate(() if isinstance(agent.policy, str) else agent.policy):
+            rules.append((("agents", name, "policy", index), rule.tools))
     for path, tools in rules:
         pack = tools.partition(".")[0]
         literal = tools.partition(".")[0] if set(tools) & set("*?[") else tools
@@ -158,11 +157,9 @@ def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
             yield Problem(what, f"correct {target}, or delete the line", place)
         elif registry.get(target) is None and python_name(target.partition(".")[0]) not in unknown:
             near = registry.nearest(target)
-            hint = (
-                f"write {near[0]} instead of {target}"
-                if near
-                else f"correct {target}, or delete the line"
-            )
+            hint = f"correct {target}, or delete the line"
+            if near:
+                hint = f"write {near[0]} instead of {target}"
             yield Problem(f"{place}: unknown tool {quote(target)}", hint, place)
 
 
@@ -188,7 +185,7 @@ def _check_snippets(read: Examined) -> Iterator[Problem]:
 
 
 def check_extensions(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
-    yield from (each for each in extensions.findings if each.code != NO_UV)
+    yield from (problem for problem in extensions.findings if problem.code != NO_UV)
     yield from _find_duplicates(extensions, loaded)
     servers = set(
         map(python_name, loaded.settings.servers)
@@ -196,9 +193,8 @@ def check_extensions(extensions: Extensions, loaded: Loaded) -> Iterator[Problem
     yield from (
         problem for name, problem in extensions.name_conflicts.items() if name not in servers
     )
-    files = sorted(
-        str(each.file) for each in extensions.active_extensions if each.header is not None
-    )
+    with_header = [pack for pack in extensions.active_extensions if pack.header is not None]
+    files = sorted(str(pack.file) for pack in with_header)
     if files and not has_uv():
         what = f"uv is not installed, so these extension packs cannot start: {', '.join(files)}"
         yield Problem(what, INSTALL_UV, code=NO_UV)
@@ -209,9 +205,9 @@ def check_extensions(extensions: Extensions, loaded: Loaded) -> Iterator[Problem
 
 def _find_unnamed(directory: Path) -> Iterator[Problem]:
     """Yield files that look like packs, but are not named as one."""
-    found: list[Path] = []
+    files: list[Path] = []
     with suppress(OSError):
-        found = [
+        files = [
             file
             for file in directory.glob("*.py")
             if not file.stem.endswith(SUFFIX) and declares_pack(file)
@@ -220,8 +216,8 @@ def _find_unnamed(directory: Path) -> Iterator[Problem]:
             path for path in directory.iterdir() if path.is_dir() and not path.name.startswith(".")
         ):
             if not (any(pack.glob(f"*{SUFFIX}.py")) or (pack / "__init__.py").exists()):
-                found += sorted(pack.glob("*.py"))[:1]
-    for file in found:
+                files += sorted(pack.glob("*.py"))[:1]
+    for file in files:
         name = f"{file.stem}{SUFFIX}.py"
         message = f"{file}: ignored, because its name does not end in {SUFFIX}.py"
         yield Problem(message, f"rename it to {name}", Location(str(file)), IGNORED, WARNING)
@@ -255,9 +251,9 @@ def has_uv() -> bool:
 
 def _find_duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem]:
     """Yield duplicate packs, except the user's packs that a project overrides."""
-    found = extensions.all_extensions
-    for pack in dict.fromkeys(each.pack for each in found):
-        first, *rest = (each.file for each in found if each.pack == pack)
+    extensions_found = extensions.all_extensions
+    for pack in dict.fromkeys(extension.pack for extension in extensions_found):
+        first, *rest = (extension.file for extension in extensions_found if extension.pack == pack)
         layers = {
             next(filter(file.is_relative_to, loaded.directories.layers), file.parent.parent)
             for file in (first, *rest)
@@ -277,7 +273,7 @@ def _find_duplicates(extensions: Extensions, loaded: Loaded) -> Iterator[Problem
 def check_servers(
     servers: Servers, read: Examined, registry: Registry, extensions: Extensions
 ) -> Iterator[Problem]:
-    owners = {each.pack: str(each.file) for each in extensions.all_extensions}
+    owners = {extension.pack: str(extension.file) for extension in extensions.all_extensions}
     for tool in registry:
         if not isinstance(tool.backend, Upstream):
             owners.setdefault(python_name(tool.pack), tool.file or "a built-in pack")
@@ -324,14 +320,12 @@ def _check_server(
 
 def check_assistants(directories: Directories, environment: Mapping[str, str]) -> list[Problem]:
     machine = Machine(sys.platform, environment, directories.home, directories.working_dir)
-    found = [
-        each
-        for client in CLIENTS.values()
-        for file in client.locate_files(machine)
-        for each in _check_file(client, file, machine)
-    ]
+    problems: list[Problem] = []
+    for client in CLIENTS.values():
+        for file in client.locate_files(machine):
+            problems += _check_file(client, file, machine)
     hint = f"onetool connect CLIENT --write   ({', '.join(CLIENTS)})"
-    return found or [Problem("no assistant is connected", hint, level=OK)]
+    return problems or [Problem("no assistant is connected", hint, level=OK)]
 
 
 def _check_file(client: Client, file: Path, machine: Machine) -> Iterator[Problem]:

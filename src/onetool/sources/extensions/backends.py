@@ -197,9 +197,8 @@ class WorkerBackend:
             self._report("starting")
             worker = self._get_worker(launch)
             worker.users.add(self._user)
-            self._workers = {each for each in self._workers if not each.is_done(self._user)} | {
-                worker
-            }
+            used = {other for other in self._workers if not other.is_done(self._user)}
+            self._workers = used | {worker}
             python = await worker.start(self._user, self.timeouts.start)
             if launch.remember is not None:
                 await launch.remember(python)
@@ -334,8 +333,8 @@ def find_tests(file: Path) -> list[Path]:
 
 def stamp_tests(file: Path) -> frozenset[tuple[Path, Stamp]]:
     """Return stamps for the Python files in `tests/` beside the pack."""
-    found = islice((file.parent / TESTS_DIRECTORY).rglob("*.py"), MAX_FILES)
-    return frozenset((path, stamp_file(path)) for path in found)
+    paths = islice((file.parent / TESTS_DIRECTORY).rglob("*.py"), MAX_FILES)
+    return frozenset((path, stamp_file(path)) for path in paths)
 
 
 async def run_pack_tests(

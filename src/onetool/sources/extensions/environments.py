@@ -117,20 +117,20 @@ def _iter_values(value: Any) -> Iterable[Any]:
 
 def parse_header(source: str) -> ScriptHeader | None:
     """Return the header if there is exactly one and it is valid."""
-    found = extract_blocks(source)
-    return ScriptHeader(found[0]) if found and find_problem(source) is None else None
+    blocks = extract_blocks(source)
+    return ScriptHeader(blocks[0]) if blocks and find_problem(source) is None else None
 
 
 def find_problem(source: str) -> str | None:
     """Return the problem with a file's header, or None."""
-    found = extract_blocks(source)
-    if len(found) > 1:
+    blocks = extract_blocks(source)
+    if len(blocks) > 1:
         return "invalid header: more than one header in the file"
     try:
-        tomllib.loads(found[0] if found else "")
+        tomllib.loads(blocks[0] if blocks else "")
     except tomllib.TOMLDecodeError as error:
         return f"invalid header: not valid TOML: {error}"
-    return INVALID_HEADER if not found and OPENING.search(source) else None
+    return INVALID_HEADER if not blocks and OPENING.search(source) else None
 
 
 def extract_blocks(source: str) -> list[str]:
@@ -207,9 +207,9 @@ class Environments:
         if header.uses_local_files or header.digest in self._in_progress:
             report(PREPARING_MESSAGE)
             return StartCommand((await self._get_python(header, file, report),))
-        known = await run_in_thread(self._interpreters.get, header.digest)
-        if known:
-            return StartCommand((known,))
+        interpreter = await run_in_thread(self._interpreters.get, header.digest)
+        if interpreter:
+            return StartCommand((interpreter,))
         script, uv = await run_in_thread(self._write_script, header)
         report(PREPARING_MESSAGE)
         return StartCommand((uv, "run", *self._options, "--script", script), by_uv=True)

@@ -40,17 +40,21 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 def package_directories() -> list[str]:
     """Return the directories with this environment's packages."""
-    known = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    directories = {
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        *site.getsitepackages(),
+    }
     if site.ENABLE_USER_SITE:
-        known.add(site.getusersitepackages())
-    real = set(map(os.path.realpath, known))
+        directories.add(site.getusersitepackages())
+    real = set(map(os.path.realpath, directories))
     return [path for path in sys.path if path and os.path.realpath(path) in real]
 
 
 def find_installed(disabled: Collection[str]) -> list[Extension]:
     """Return packs in installed packages. An unusable one has a `problem`."""
     skipped = set(map(_normalize, disabled))
-    found: dict[tuple[str, str, str], Extension] = {}
+    extensions: dict[tuple[str, str, str], Extension] = {}
     packages = list(distributions(path=package_directories()))
     if ALL in skipped or not any(map(any, map(_list_entries, packages))):
         return []  # reading the names of all packages takes ten times as long
@@ -60,11 +64,11 @@ def find_installed(disabled: Collection[str]) -> list[Extension]:
             continue
         skipped.add(name)
         for entry in _list_entries(package):
-            each = _read_entry(str(package.name), entry)
-            key = each.package, each.module, each.pack
+            extension = _read_entry(str(package.name), entry)
+            key = extension.package, extension.module, extension.pack
             # several entry points may name functions of one pack
-            found[key] = _merge(found[key], each) if key in found else each
-    return list(found.values())
+            extensions[key] = _merge(extensions[key], extension) if key in extensions else extension
+    return list(extensions.values())
 
 
 def _merge(one: Extension, other: Extension) -> Extension:
@@ -116,7 +120,9 @@ def _read_pack(package: str, entry: EntryPoint) -> Extension:
         static_analysis.read(file), pack=entry.name, package=package, module=module, header=None
     )
     if function:  # the entry point says what is a tool
-        problems = tuple(each for each in read.problems if each.code != static_analysis.IGNORED)
+        problems = tuple(
+            problem for problem in read.problems if problem.code != static_analysis.IGNORED
+        )
         read = replace(read, problems=problems)
     if isinstance(definition, ast.ClassDef):
         return _select_class(read, definition)
@@ -124,7 +130,7 @@ def _read_pack(package: str, entry: EntryPoint) -> Extension:
     if declared.rpartition(".")[2] not in {"", function}:
         raise ValueError(f"the function {function!r} must have the name of its tool, {declared!r}")
     chosen = (
-        tuple(each for each in read.functions if each.name == function)
+        tuple(tool for tool in read.functions if tool.name == function)
         if function
         else read.functions
     )
@@ -147,7 +153,7 @@ def _find_definition(file: Path, name: str) -> Definition | None:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError):  # `static_analysis.read` reports it
         return None
-    return next((each for each in body if isinstance(each, Definition) and each.name == name), None)
+    return next((node for node in body if isinstance(node, Definition) and node.name == name), None)
 
 
 def _read_declared_name(definition: Definition) -> str:
@@ -206,8 +212,8 @@ def _find_file(module: str) -> Path | None:
         if spec is None:
             return None
         path = list(spec.submodule_search_locations or ())
-    found = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
-    return found if found is not None and found.suffix == ".py" else None
+    file = Path(spec.origin) if spec is not None and spec.has_location and spec.origin else None
+    return file if file is not None and file.suffix == ".py" else None
 
 
 def _find_spec(name: str, path: list[str] | None) -> ModuleSpec | None:

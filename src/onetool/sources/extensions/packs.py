@@ -134,13 +134,13 @@ class Extensions(HeldTools):
     @property
     def findings(self) -> list[Problem]:
         """Problems with files and failed starts; see `name_conflicts` for the others."""
-        found = [
-            each
+        problems = [
+            problem
             for file in self.all_extensions
-            for each in (file.problem, *file.problems)
-            if each is not None
+            for problem in (file.problem, *file.problems)
+            if problem is not None
         ]
-        return [*found, *self.failures.values()]
+        return [*problems, *self.failures.values()]
 
     @property
     def failures(self) -> dict[str, Problem]:
@@ -192,10 +192,10 @@ class Extensions(HeldTools):
     async def _refresh(self) -> None:
         async with self._lock:
             self._next_scan = None
-            found = await run_in_thread(self._scan)
-            self._found = {extension.file: extension for extension in found}
+            extensions = await run_in_thread(self._scan)
+            self._found = {extension.file: extension for extension in extensions}
             # If several directories contain a pack, the first one wins.
-            packs = (*reversed(self._installed or ()), *reversed(found))
+            packs = (*reversed(self._installed or ()), *reversed(extensions))
             self._apply({extension.pack: extension for extension in packs})
 
     async def _refresh_pack(self, name: str) -> None:
@@ -223,23 +223,19 @@ class Extensions(HeldTools):
         configured = [file for directory in directories for file in extension_files(directory)]
         files = list(dict.fromkeys([*self.named_files, *configured]))
         self._unconfigured = {*self.named_files} - {*configured}
-        known = self._found
-        return [
-            (
-                known[file]
-                if file in known and not _has_changed(known[file])
-                else static_analysis.read(file)
-            )
-            for file in self._filter_trusted(files)
-        ]
+        return [self._read(file) for file in self._filter_trusted(files)]
+
+    def _read(self, file: Path) -> Extension:
+        extension = self._found.get(file)
+        if extension is None or _has_changed(extension):
+            return static_analysis.read(file)
+        return extension
 
     def _filter_trusted(self, files: list[Path]) -> list[Path]:
         """Return the files that may be used: a person must trust a project's new files."""
         user_directory = self._loaded.directories.user / TOOLS_DIRECTORY
-        known = {*self._accepted, *self.named_files}
-        new = {
-            file for file in files if file not in known and not file.is_relative_to(user_directory)
-        }
+        trusted = {*self._accepted, *self.named_files}
+        new = {file for file in {*files} - trusted if not file.is_relative_to(user_directory)}
         verdict = self._check_trust(self._loaded) if new else TrustDecision(trusted=True)
         self.trust_problems = verdict.problems
         accepted = [file for file in files if verdict.trusted or file not in new]
@@ -247,9 +243,14 @@ class Extensions(HeldTools):
         return accepted
 
     def _apply(self, extensions: Mapping[str, Extension]) -> None:
-        self._problems = {name: each.problem for name, each in extensions.items() if each.problem}
         self.name_conflicts = {}
-        usable = {name: each for name, each in extensions.items() if not each.problem}
+        self._problems = {}
+        usable = {}
+        for name, extension in extensions.items():
+            if extension.problem:
+                self._problems[name] = extension.problem
+            else:
+                usable[name] = extension
         for name in [name for name in self._packs if name not in usable]:
             self._forget(name)
         for name, extension in usable.items():
@@ -278,7 +279,7 @@ class Extensions(HeldTools):
     def _add(self, extension: Extension, setup: _Setup) -> None:
         pack = self._make_backend(extension, setup)
         self._packs[extension.pack], self._setups[extension.pack] = pack, setup
-        self._all = {each for each in self._all if not each.is_over} | {pack}
+        self._all = {backend for backend in self._all if not backend.is_over} | {pack}
         for function in extension.functions:
             self.add(self._make_tool(extension, function, pack, setup))
         if isinstance(pack, WorkerBackend):
@@ -363,8 +364,8 @@ class Extensions(HeldTools):
         timeouts = Timeouts(
             workers.start_timeout, pack.timeout or workers.call_timeout, workers.idle_timeout
         )
-        known = self._loaded.secrets_for(name)
-        secrets = {key: known[key] for key in pack.secrets if key in known}
+        available = self._loaded.secrets_for(name)
+        secrets = {key: available[key] for key in pack.secrets if key in available}
         declared = {**self._get_declared(extension, pack), **dict.fromkeys(pack.secrets), **secrets}
         return _Setup(pack, timeouts, secrets, declared)
 
@@ -380,8 +381,8 @@ class Extensions(HeldTools):
         is_user_file = extension.file.is_relative_to(
             self._loaded.directories.user / TOOLS_DIRECTORY
         )
-        known = users if is_user_file else dict(self._loaded.secrets.items() - users.items())
-        return {name: known.get(name) for name in extension.secrets}
+        values = users if is_user_file else dict(self._loaded.secrets.items() - users.items())
+        return {name: values.get(name) for name in extension.secrets}
 
     async def _prepare(self, setup: _Setup, extension: Extension, report: Report) -> WorkerLaunch:
         directories = self._loaded.directories
@@ -399,7 +400,11 @@ class Extensions(HeldTools):
             pack=extension.pack,
             file=extension.file,
             module=extension.module,
-            classes={each.name: each.tool_class for each in extension.functions if each.tool_class},
+            classes={
+                function.name: function.tool_class
+                for function in extension.functions
+                if function.tool_class
+            },
             start=start,
             environment=variables,
             hidden=tuple(variables.keys() - visible.keys()),

@@ -104,11 +104,11 @@ def _digest_file(name: str) -> str:
 
 def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
     """Return stamps for modules and packages in the file's directory."""
-    found: list[tuple[str, Stamp]] = []
+    stamps: list[tuple[str, Stamp]] = []
     root = str(file.parent)
     pending = [root]
     scanned = 0
-    while pending and len(found) < MAX_SIBLINGS and scanned < MAX_DIRECTORIES:
+    while pending and len(stamps) < MAX_SIBLINGS and scanned < MAX_DIRECTORIES:
         directory = pending.pop()
         scanned = scanned + 1
         modules = _scan_modules(directory, is_required=directory == root)
@@ -116,10 +116,10 @@ def stamp_siblings(file: Path) -> frozenset[tuple[str, Stamp]]:
             continue
         for entry in modules.values():
             if entry.name.endswith(".py") and entry.path != str(file):
-                found.append((entry.path, _make_stamp(entry.stat())))
+                stamps.append((entry.path, _make_stamp(entry.stat())))
             elif entry.name not in NO_PACKAGES and entry.is_dir(follow_symlinks=False):
                 pending.append(entry.path)
-    return frozenset(found)
+    return frozenset(stamps)
 
 
 def _scan_modules(directory: str, *, is_required: bool) -> dict[str, os.DirEntry[str]]:
@@ -369,7 +369,8 @@ def _flatten(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _flatten(node.orelse if taken is not True else ())
                 yield from _flatten(node.body if taken is not False else ())
             case ast.Try() | ast.TryStar():
-                yield from (each for handler in node.handlers for each in _flatten(handler.body))
+                for handler in node.handlers:
+                    yield from _flatten(handler.body)
                 yield from _flatten((*node.body, *node.orelse, *node.finalbody))
             case ast.With():
                 yield from _flatten(node.body)
@@ -396,25 +397,20 @@ def _find_tools(
 ) -> tuple[dict[str, tuple[FunctionNode, _Module]], list[str]]:
     """Return the functions that are tools with their modules, and what is wrong with exports."""
     if exported is None:
-        return {
-            name: (each, module)
-            for name, each in module.definitions.items()
-            if not name.startswith("_")
-        }, []
-    if not isinstance(exported, list | tuple) or not all(
-        isinstance(name, str) for name in exported
+        exported = [name for name in module.definitions if not name.startswith("_")]
+    elif not isinstance(exported, list | tuple) or not all(
+        isinstance(entry, str) for entry in exported
     ):
         raise ValueError("invalid __all__: expected a list of names")
-    found = {name: _find_definition(name, module, MAX_IMPORT_DEPTH) for name in exported}
+    definitions = {name: _find_definition(name, module, MAX_IMPORT_DEPTH) for name in exported}
     missing = [
         f"__all__ contains {name!r}, which is not a function of this file or of a module in its"
         " directory"
-        for name, definition in found.items()
+        for name, definition in definitions.items()
         if definition is None
     ]
-    return {
-        name: definition for name, definition in found.items() if definition is not None
-    }, missing
+    existing = {name: definition for name, definition in definitions.items() if definition}
+    return existing, missing
 
 
 def _find_definition(
@@ -424,12 +420,10 @@ def _find_definition(
     if name in module.definitions:
         return module.definitions[name], module
     source = module.scope.imports.get(name)
-    sibling = (
-        module.find_module(source.module, source.level)
-        if source and source.name and imports
-        else None
-    )
-    return _find_definition(source.name, sibling, imports - 1) if source and sibling else None
+    if source is None or not source.name or not imports:
+        return None
+    sibling = module.find_module(source.module, source.level)
+    return _find_definition(source.name, sibling, imports - 1) if sibling else None
 
 
 def _make_function(name: str, definition: FunctionNode, module: _Module) -> Function:
@@ -455,19 +449,17 @@ def _make_function(name: str, definition: FunctionNode, module: _Module) -> Func
 
 def _read_tool_options(definition: FunctionNode) -> JsonObject:
     """Return the permissions, the effects and the idempotence in `@tool(...)`."""
-    found: JsonObject = {}
+    values: JsonObject = {}
     for decorator in definition.decorator_list:
         match decorator:
             case ast.Call(func=ast.Name(id="tool") | ast.Attribute(attr="tool"), keywords=options):
                 names = {option.arg: option.value for option in options}
                 if "argument_permissions" in names:
                     raise ValueError("argument_permissions is not supported; use permissions")
-                found |= {
-                    name: _evaluate_literal(name, names[name])
-                    for name in TOOL_OPTIONS
-                    if name in names
-                }
-    return found
+                for name in TOOL_OPTIONS:
+                    if name in names:
+                        values[name] = _evaluate_literal(name, names[name])
+    return values
 
 
 def _read_secrets(tree: ast.Module) -> tuple[str, ...]:

@@ -74,13 +74,9 @@ def _require_regular(status: os.stat_result, path: str) -> None:
 
 
 def get_file_type(status: os.stat_result) -> str:
-    return (
-        "dir"
-        if stat.S_ISDIR(status.st_mode)
-        else "file"
-        if stat.S_ISREG(status.st_mode)
-        else "other"
-    )
+    if stat.S_ISDIR(status.st_mode):
+        return "dir"
+    return "file" if stat.S_ISREG(status.st_mode) else "other"
 
 
 def _bytes(descriptor: int, size: int, limit: int, path: str) -> bytes:
@@ -127,8 +123,8 @@ def list_entries(files: Files, path: str, pattern: str, limit: int) -> list[List
             )
         with closing(anchored.open(os.O_RDONLY | DIRECTORY)) as directory:
             files.check_opened(path, directory)
-            found = _Walk(files, directory, anchored.real, Glob(pattern), path).collect(limit)
-            return sorted(found, key=lambda entry: entry.name.split("/"))
+            entries = _Walk(files, directory, anchored.real, Glob(pattern), path).collect(limit)
+            return sorted(entries, key=lambda entry: entry.name.split("/"))
 
     return files.run_at(path, operate)
 
@@ -275,9 +271,9 @@ def _find_readable(rules: Rules, path: str, listed: list[str]) -> list[str]:
         ):
             is_whole = False
         elif entry.is_dir(follow_symlinks=False):
-            found = _find_readable(rules, entry.path, listed)
-            is_whole = is_whole and found == [entry.path]
-            readable += found
+            paths = _find_readable(rules, entry.path, listed)
+            is_whole = is_whole and paths == [entry.path]
+            readable += paths
         elif not entry.is_symlink():
             readable.append(entry.path)
     if not is_whole:

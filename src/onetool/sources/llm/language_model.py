@@ -112,11 +112,9 @@ class LanguageModel:
                 await self._budget.correct(run, -reserved, usage)
             raise
         answer_tokens = count_tokens(completion.text)
-        used = (
-            prompt_tokens + answer_tokens
-            if completion.tokens is None
-            else max(completion.tokens, answer_tokens)
-        )
+        used = prompt_tokens + answer_tokens
+        if completion.tokens is not None:
+            used = max(completion.tokens, answer_tokens)
         await self._budget.correct(run, used - reserved, usage)
         if not completion.is_complete:
             message = (
@@ -135,11 +133,9 @@ class LanguageModel:
         if settings.sampling and context.client.send_request is not None:
             return partial(sample_client, context.client.send_request, settings)
         reason = ": the client does not support sampling" if settings.sampling else ""
-        other = (
-            ""
-            if settings.sampling
-            else ", or llm: {sampling: true} to use the model of the MCP client"
-        )
+        other = ""
+        if not settings.sampling:
+            other = ", or llm: {sampling: true} to use the model of the MCP client"
         raise ConfigError(
             f"no language model is configured{reason}",
             hint=f"add this to {self._file}: {EXAMPLE}{other}",

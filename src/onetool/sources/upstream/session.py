@@ -103,11 +103,9 @@ class UpstreamSession:
             return Problem(failure.message, failure.hint, code=code)
         if not self.server.enabled:
             return Problem(self.failure or self._disabled_message, code=DISABLED)
-        waiting = (
-            f"{self.name} has no tools"
-            if self.is_known
-            else "it has not responded yet; retry in a moment"
-        )
+        waiting = "it has not responded yet; retry in a moment"
+        if self.is_known:
+            waiting = f"{self.name} has no tools"
         return Problem(self.failure or waiting)
 
     @property
