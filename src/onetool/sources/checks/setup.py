@@ -5,6 +5,7 @@ and servers may have failed to start or share a name. Assistants may start a mis
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -46,6 +47,7 @@ from onetool.util.text import pluralize, quote
 from onetool_child.json_types import JsonMapping
 from onetool_child.names import OWN_PACK, is_reserved
 
+GLOB = re.compile(r"[*?\[]")
 INSTALL_UV = f"{sys.executable} -m pip install uv"
 
 
@@ -107,55 +109,49 @@ def _check_effects(registry: Registry, read: Examined) -> Iterator[Problem]:
 
 def _check_rules(registry: Registry, read: Examined) -> Iterator[Problem]:
     """Yield policy rules that match no tool, which a misspelled name would cause."""
-    settings = read.loaded.settings
-    unknown = {*registry.problems(), *map(python_name, settings.servers)} - set(registry.packs())
-    rules = []
-    for name, agent in settings.agents.items():
+    unlisted = _get_unlisted_packs(registry, read)
+    for name, agent in read.loaded.settings.agents.items():
         for index, rule in enumerate(() if isinstance(agent.policy, str) else agent.policy):
-            rules.append((("agents", name, "policy", index), rule.tools))
-    for path, tools in rules:
-        pack = tools.partition(".")[0]
-        literal = tools.partition(".")[0] if set(tools) & set("*?[") else tools
-        if set(literal) & set("*?[") or python_name(pack) in unknown:
-            continue
-        if registry.get(literal) is None and not registry.is_pack(python_name(literal)):
-            place = read.locate(path)
-            hint = "correct it; `onetool tools` lists all names"
-            yield Problem(
-                f"{place}: no tool matches {quote(tools)}, so the rule has no effect",
-                hint,
-                place,
-                level=WARNING,
-            )
+            if _matches_nothing(rule.tools, registry, unlisted):
+                place = read.locate(("agents", name, "policy", index))
+                what = f"{place}: no tool matches {quote(rule.tools)}, so the rule has no effect"
+                hint = "correct it; `onetool tools` lists all names"
+                yield Problem(what, hint, place, level=WARNING)
+
+
+def _get_unlisted_packs(registry: Registry, read: Examined) -> set[str]:
+    """Return the packs that exist, but whose tools are not known now."""
+    servers = map(python_name, read.loaded.settings.servers)
+    return {*registry.problems(), *servers} - set(registry.packs())
+
+
+def _matches_nothing(tools: str, registry: Registry, unlisted: set[str]) -> bool:
+    pack = tools.partition(".")[0]
+    name = pack if GLOB.search(tools) else tools
+    if GLOB.search(name) or python_name(pack) in unlisted:
+        return False
+    return registry.get(name) is None and not registry.is_pack(python_name(name))
 
 
 def _check_aliases(registry: Registry, read: Examined) -> Iterator[Problem]:
     aliases = read.loaded.settings.aliases
-    unknown = {*registry.problems(), *map(python_name, read.loaded.settings.servers)} - set(
-        registry.packs()
-    )
+    unlisted = _get_unlisted_packs(registry, read)
     for alias in aliases:
         place = read.locate(("aliases", alias))
         chain = [alias]
         if is_reserved(alias):
-            what = (
-                f"{place}: alias {alias} has a name reserved by Python or OneTool, so code cannot"
-                " call it"
-            )
-            yield Problem(what, "rename the alias", place)
+            reason = "a name reserved by Python or OneTool, so code cannot call it"
+            yield Problem(f"{place}: alias {alias} has {reason}", "rename the alias", place)
         elif registry.is_pack(python_name(alias)):
-            what = (
-                f"{place}: alias {alias} has the name of a pack, so {alias} in code refers to the"
-                " pack"
-            )
-            yield Problem(what, "rename the alias", place)
+            reason = f"the name of a pack, so {alias} in code refers to the pack"
+            yield Problem(f"{place}: alias {alias} has {reason}", "rename the alias", place)
         while chain[-1] in aliases and chain.count(chain[-1]) == 1:
             chain.append(aliases[chain[-1]])
         target = chain[-1]
         if target in aliases:
             what = f"{place}: circular aliases: {' -> '.join(chain)}"
             yield Problem(what, f"correct {target}, or delete the line", place)
-        elif registry.get(target) is None and python_name(target.partition(".")[0]) not in unknown:
+        elif registry.get(target) is None and python_name(target.partition(".")[0]) not in unlisted:
             near = registry.nearest(target)
             hint = f"correct {target}, or delete the line"
             if near:

@@ -291,9 +291,9 @@ class Extensions(HeldTools):
         A file of a project never reaches a queue: only its name may be known.
         """
         directories = self._loaded.directories
-        project = (
-            directories.project if directories.config_file is None else None
-        )  # the user named the settings file
+        project = directories.project
+        if directories.config_file is not None:  # the user named the settings file
+            project = None
         is_user_file = project is None or not extension.file.is_relative_to(project)
         if setup.settings.queue and self._get_jobs is not None and is_user_file:
             wait_seconds = self._loaded.settings.workers.job_ttl
@@ -342,11 +342,9 @@ class Extensions(HeldTools):
         if setup.secrets or setup.declared:  # it can read what belongs to an account
             tool = replace(tool, labels=get_labels(tool) | {PRIVATE})
         configured = apply_settings(tool, setup.settings)
-        implied = (
-            get_implied_permissions(configured.effects)
-            if granted is None
-            else frozenset[Permission]()
-        )
+        if granted is not None:
+            return configured
+        implied = get_implied_permissions(configured.effects)
         return replace(configured, permissions=configured.permissions | implied)
 
     # --- workers ----------------------------------------------------------------------------------
@@ -356,9 +354,8 @@ class Extensions(HeldTools):
         name = extension.pack
         pack = settings.tools.get(name, PackSettings())
         workers = settings.workers
-        if (
-            extension.file in self._unconfigured
-        ):  # another file may have the name of a pack, but not its secrets
+        # Another file may have the name of a pack, but not its secrets.
+        if extension.file in self._unconfigured:
             extension = replace(extension, secrets=())
             pack = PackSettings(sandbox=pack.sandbox, timeout=pack.timeout)
         timeouts = Timeouts(
