@@ -69,11 +69,9 @@ async def disconnect_client(app: OneTool, person: Person, client_id: str) -> Dis
         if client.kind != "http":
             await _ask(person, {"kind": "disconnect", "argv": [client_id]})
         elif not await _end_session(app, client_id):
-            hint = (
-                "revoke its token to end its access"
-                if client.actor
-                else "stop the server to end its access"
-            )
+            hint = "stop the server to end its access"
+            if client.actor:
+                hint = "revoke its token to end its access"
             message = "this client has no session: each of its requests stands alone"
             raise AdminError("not_connected", message, {"clientID": client_id}, hint=hint)
     app.live_runs.publish_change(CHANGE)

@@ -218,8 +218,6 @@ class _Shortener:
 
 
 def _cut(text: str, limit: int) -> str:
-    return (
-        text
-        if len(text) <= limit
-        else f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"
-    )
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]}… ({len(text) - limit:,} more characters not shown)"

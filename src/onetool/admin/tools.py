@@ -372,11 +372,9 @@ async def complete_name(app: OneTool, person: Person, query: CompletionsQuery) -
 def _complete(app: OneTool, context: ToolContext, prefix: str) -> CompletionList:
     pack, dot, start = prefix.partition(".")
     catalog = ToolCatalog(app, context)
-    names = (
-        _iter_tools(catalog, pack, start.casefold())
-        if dot
-        else _iter_packs(app, catalog, context, pack)
-    )
+    names = _iter_packs(app, catalog, context, pack)
+    if dot:
+        names = _iter_tools(catalog, pack, start.casefold())
     completions = list(islice(names, MAX_NAMES + 1))
     return CompletionList(
         completions=completions[:MAX_NAMES], is_complete=len(completions) <= MAX_NAMES

@@ -188,11 +188,10 @@ def _describe_grants(app: "OneTool", run: "RunRecord", request: "DecisionRequest
         more = f" and {len(covered) - MAX_EXAMPLES} more" if len(covered) > MAX_EXAMPLES else ""
         others = len(calls) - len(covered)
         rest = f"; it does not cover {pluralize(others, 'other call')}" if others else ""
-        yield (
-            f"  It covers calls like {listed}{more}{rest}."
-            if covered
-            else "  It covers none of the waiting calls."
-        )
+        if covered:
+            yield f"  It covers calls like {listed}{more}{rest}."
+        else:
+            yield "  It covers none of the waiting calls."
 
 
 # --- reject ---------------------------------------------------------------------------------------
@@ -281,11 +280,9 @@ async def _delete(command: Invocation) -> None:
 
 
 def _describe_snippet(snippet: "SavedSnippetInfo") -> Iterator[str]:
-    state = (
-        f"accepted by {snippet.accepted_by}"
-        if snippet.accepted_by
-        else "not accepted for other agents"
-    )
+    state = "not accepted for other agents"
+    if snippet.accepted_by:
+        state = f"accepted by {snippet.accepted_by}"
     yield f"${snippet.name}  agent {snippet.agent}, {snippet.saved}, {state}"
     yield f"  {snippet.description}"
     yield from _list_code(snippet)

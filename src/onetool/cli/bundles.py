@@ -122,11 +122,9 @@ class _Row:
     def render(self, width: int) -> Iterator[str]:
         bundle = self.bundle
         state = "on " if bundle.is_enabled else "off"
-        some = (
-            ""
-            if self._in_use == self._count or not bundle.is_enabled
-            else f", {self._in_use} in use"
-        )
+        some = ""
+        if bundle.is_enabled and self._in_use != self._count:
+            some = f", {self._in_use} in use"
         origin = " (built-in)" if bundle.is_built_in else ""
         text = clean(
             bundle.description or bundle.display_name, MAX_DESCRIPTION_LENGTH * 10
@@ -150,11 +148,9 @@ async def _export(command: Invocation) -> None:
     exported = await command.do(export_bundle, bundle.id)
     secrets = exported.secrets
     if secrets:
-        what = (
-            "a literal credential was"
-            if len(secrets) == 1
-            else f"{len(secrets)} literal credentials were"
-        )
+        what = f"{len(secrets)} literal credentials were"
+        if len(secrets) == 1:
+            what = "a literal credential was"
         names = ", ".join(f"${{secret:{name}}}" for name in secrets)
         hint = "Set them with `onetool secret set` where you import it."
         command.output.notify([f"{what} replaced in the archive by {names}. {hint}"])

@@ -204,11 +204,9 @@ class _Names:
 
     def tokens(self, *_: object) -> list[str]:
         entries = self.section("auth").get("tokens")
-        return (
-            [str(_mapping(entry).get("name", "")) for entry in entries]
-            if isinstance(entries, list)
-            else []
-        )
+        if isinstance(entries, list):
+            return [str(_mapping(entry).get("name", "")) for entry in entries]
+        return []
 
     def packs_or_tools(self, current: str, *_: object) -> Iterable[str]:
         """Return the packs first, then the tools of one pack, to keep the list short."""

@@ -265,11 +265,9 @@ def _describe_entry(plan: ConnectPlan, options: Namespace) -> list[str]:
     state = "" if plan.before.raw is not None else " (new file)"
     again = f"onetool connect {plan.client.name}{' --project' if options.project else ''} --write"
     done = f"To write it: {again}" if plan.changes else "The file already contains this entry."
-    other = (
-        ["For this directory only: add --project."]
-        if plan.client.project_file and not options.project
-        else []
-    )
+    other = []
+    if plan.client.project_file and not options.project:
+        other = ["For this directory only: add --project."]
     return [
         f"{plan.client.title}, for {scope}: {plan.before.path}{state}",
         "",

@@ -240,11 +240,10 @@ def _trust_new(directory: Path, user: Path) -> str:
 
 
 def _read_sources(source: str, machine: Machine) -> list[ClientServers]:
-    candidates = (
-        [CLIENTS[source].locate_user_file(machine)]
-        if source in CLIENTS
-        else [paths.resolve_path(source, Path.cwd(), machine.home)]
-    )
+    if source in CLIENTS:
+        candidates = [CLIENTS[source].locate_user_file(machine)]
+    else:
+        candidates = [paths.resolve_path(source, Path.cwd(), machine.home)]
     existing = [path for path in candidates if path.exists()]
     if not existing and source in CLIENTS:
         message = f"no configuration of {CLIENTS[source].title} found: looked for {candidates[0]}"

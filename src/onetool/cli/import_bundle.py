@@ -182,11 +182,9 @@ def _add_hint(error: BundleError, path: Path) -> ToolError:
             hint=f"{command} --server {details.get('example', 'https://api.example.com')}",
         )
     if "suggestion" in details:
-        update = (
-            f", or store new versions: {command} --update"
-            if details.get("needs") == "update"
-            else ""
-        )
+        update = ""
+        if details.get("needs") == "update":
+            update = f", or store new versions: {command} --update"
         hint = f"choose another name: {command} --name {details['suggestion']}{update}"
         return ToolError(error.message, hint=hint)
     if error.fields.get("code") == "bundle_disabled":

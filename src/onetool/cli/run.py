@@ -71,11 +71,9 @@ async def _run(command: Invocation) -> int:
         )
     else:
         output.write(f"{answer.text}\n")
-    return (
-        WAITING
-        if answer.is_paused or answer.error == ApprovalRequired.type
-        else int(answer.is_error)
-    )
+    if answer.is_paused or answer.error == ApprovalRequired.type:
+        return WAITING
+    return int(answer.is_error)
 
 
 def _read_code(options: Namespace) -> str:
@@ -89,13 +87,11 @@ def _read_code(options: Namespace) -> str:
             text: str = options.file.read_text(encoding="utf-8")
             return text
         return sys.stdin.buffer.read().decode() if options.code == "-" else str(options.code)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = (
-            "it is not valid UTF-8"
-            if isinstance(error, UnicodeDecodeError)
-            else error.strerror or error
-        )
-        raise ToolError(f"cannot read {options.file or 'standard input'}: {reason}") from None
+    except UnicodeDecodeError:
+        reason = "it is not valid UTF-8"
+    except OSError as error:
+        reason = str(error.strerror or error)
+    raise ToolError(f"cannot read {options.file or 'standard input'}: {reason}")
 
 
 # --- call -----------------------------------------------------------------------------------------

@@ -208,11 +208,9 @@ def _render(server: "ServerStatus", sign_ins: "list[ServerSignIn]") -> Iterator[
 
 
 def _count_tools(server: "ServerStatus") -> str:
-    return (
-        "tools not listed yet"
-        if server.tool_count is None
-        else pluralize(server.tool_count, "tool")
-    )
+    if server.tool_count is None:
+        return "tools not listed yet"
+    return pluralize(server.tool_count, "tool")
 
 
 def _describe(app: "OneTool", server: "ServerStatus", sign_ins: "list[ServerSignIn]") -> JsonObject:

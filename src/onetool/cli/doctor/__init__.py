@@ -44,11 +44,9 @@ def _summarize(problems: Sequence[Problem]) -> str:
             f"{' and '.join(parts)}. Apply the suggested fixes, some of them with: onetool doctor"
             " --fix"
         )
-    return (
-        f"{' and '.join(parts)}. Apply the suggested fixes, then run: onetool doctor"
-        if parts
-        else "No problems found."
-    )
+    if parts:
+        return f"{' and '.join(parts)}. Apply the suggested fixes, then run: onetool doctor"
+    return "No problems found."
 
 
 COMMANDS = {"doctor": Command(__doc__, add_arguments, main=main, json="print the findings as JSON")}

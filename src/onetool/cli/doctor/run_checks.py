@@ -141,11 +141,9 @@ async def _start_packs(app: OneTool, report_progress: Callable[[str], None]) -> 
             hint = "run `onetool doctor` again: uv resumes the installation"
             return Problem(what, hint, Location(str(file)), level=WARNING)
         origin = f" of the package {pack.extension.package}" if pack.extension.package else ""
-        return (
-            Problem(f"extension pack {name}{origin} starts", level=OK)
-            if pack.state == RUNNING
-            else None
-        )
+        if pack.state == RUNNING:
+            return Problem(f"extension pack {name}{origin} starts", level=OK)
+        return None
 
     if startable:
         report_progress(f"starting {', '.join(startable)}")

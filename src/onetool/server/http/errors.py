@@ -120,11 +120,9 @@ class ApiError(Exception):
             )
         if code is not None:
             fields["code"] = code
-        status = (
-            StorageError.type
-            if isinstance(error, StorageError)
-            else CODES.get(error.type, "invalid")
-        )
+        status = CODES.get(error.type, "invalid")
+        if isinstance(error, StorageError):
+            status = StorageError.type
         return cls(status, error.message, {**fields, "type": error.type}, headers)
 
     @property

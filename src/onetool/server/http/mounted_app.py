@@ -49,11 +49,9 @@ def asgi(
     validated = validate_settings(settings) if isinstance(settings, Mapping) else settings
 
     def open_app() -> OneTool:
-        return (
-            OneTool.from_files(config_file)
-            if validated is None
-            else OneTool(validated, folder=folder)
-        )
+        if validated is None:
+            return OneTool.from_files(config_file)
+        return OneTool(validated, folder=folder)
 
     return AsgiApp(open_app, tuple(expose), ANY_ADDRESS if require_token else None)
 

@@ -101,11 +101,9 @@ class ActionRoute:
         models = [kind for kind in models if issubclass(kind, BaseModel)]
         queries = [model for model in models if issubclass(model, Query)]
         bodies = [model for model in models if not issubclass(model, Query)]
-        answer = (
-            get_args(signature.return_annotation)[0]
-            if self.action.created
-            else signature.return_annotation
-        )
+        answer = signature.return_annotation
+        if self.action.created:
+            answer = get_args(answer)[0]
         return Operation(
             self.method,
             self.path,
@@ -149,11 +147,9 @@ class ActionRoute:
         described = f"{self._event}, at first and after each change; endless"
         media = events.describe_stream(described) if self.action.watches else {}
         responses = {self.action.status: ResponseSpec(self.action.response, answer, media)}
-        return (
-            {**responses, 201: ResponseSpec(self.action.created, answer)}
-            if self.action.created
-            else responses
-        )
+        if self.action.created:
+            return {**responses, 201: ResponseSpec(self.action.created, answer)}
+        return responses
 
     @property
     def _event(self) -> str:
@@ -187,11 +183,8 @@ class ActionRoute:
             return self.render(answer)
         if answer is None:
             return Response(status_code=NO_CONTENT)
-        data = (
-            api.to_json(answer)
-            if self.action.is_redacted and not self._is_stored
-            else answer.as_json()
-        )
+        is_redacted = self.action.is_redacted and not self._is_stored
+        data = api.to_json(answer) if is_redacted else answer.as_json()
         if self._reads_with_etag:
             return conditional_response(data, request.headers)
         tag = getattr(answer, "etag", None)

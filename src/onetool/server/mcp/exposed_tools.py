@@ -144,11 +144,9 @@ class ExposedTools:
             is_untrusted = self._is_untrusted(source)
         caller = build_context(self._app, context)
         answer = await cut_large_result(self._app, tool, caller, answer, is_untrusted=is_untrusted)
-        return (
-            await _mark(answer, source, keeps_data=tool.output is not None)
-            if is_untrusted
-            else answer
-        )
+        if is_untrusted:
+            return await _mark(answer, source, keeps_data=tool.output is not None)
+        return answer
 
     async def _render(self, context: Any, answer: Result) -> JsonObject:
         """Return the result of a call as MCP content."""

@@ -155,11 +155,9 @@ def mark_result(answer: JsonObject, source: str, *, keeps_data: bool) -> JsonObj
             for key in ("resource", "content")
             if isinstance(block.get(key), dict)
         }
-        text = (
-            {"text": sanitize_text(block["text"], source, tag)}
-            if isinstance(block.get("text"), str)
-            else {}
-        )
+        text = {}
+        if isinstance(block.get("text"), str):
+            text = {"text": sanitize_text(block["text"], source, tag)}
         return {**block, **_clean_labels(block), **inner, **text}
 
     marked = {**answer, **_clean_labels(answer)}

@@ -272,11 +272,9 @@ class ClientMessages:
 def read_form(response: Any, schema: JsonMapping) -> JsonObject | None:
     """Return the content of a form, or None if the person declined."""
     if not isinstance(response, types.ElicitResult):
-        reason = (
-            response.message
-            if isinstance(response, types.ErrorData)
-            else "it sent another response"
-        )
+        reason = "it sent another response"
+        if isinstance(response, types.ErrorData):
+            reason = response.message
         raise CannotAsk(f"cannot ask: {reason}")
     if response.action != "accept":
         return None
@@ -296,11 +294,9 @@ def get_log_level(context: Any) -> str | None:
 
 def wants_log(context: Any) -> bool:
     """Return whether the client asked for log messages, here or with logging/setLevel."""
-    return (
-        get_log_level(context) is not None
-        if is_modern(context)
-        else LEVEL in get_session(context).state
-    )
+    if is_modern(context):
+        return get_log_level(context) is not None
+    return LEVEL in get_session(context).state
 
 
 def create_relay(context: Any, ask: Callable[[Any], Awaitable[Any]] | None = None) -> Relay:
@@ -309,11 +305,10 @@ def create_relay(context: Any, ask: Callable[[Any], Awaitable[Any]] | None = Non
     By default, the client is asked while its request is open.
     """
     capabilities = context.session.client_capabilities
-    declared = (
-        capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
-        if capabilities is not None
-        else {}
-    )
+    if capabilities is not None:
+        declared = capabilities.model_dump(by_alias=True, mode="json", exclude_none=True)
+    else:
+        declared = {}
     return Relay(
         client=_get_client_key(context),
         ask=ask or partial(_ask_directly, context),
@@ -398,11 +393,9 @@ def _find_unsupported(context: Any, request: Any) -> types.ErrorData | None:
 def _explain_large_form(message: str, schema: JsonMapping) -> str | None:
     """Return the problem with a question that no person could read; None if it is short enough."""
     size = len(message) + len(json.dumps(schema))
-    return (
-        f"the question has {size:,} characters, the limit is {MAX_FORM_CHARS:,}"
-        if size > MAX_FORM_CHARS
-        else None
-    )
+    if size > MAX_FORM_CHARS:
+        return f"the question has {size:,} characters, the limit is {MAX_FORM_CHARS:,}"
+    return None
 
 
 def can_ask(context: Any) -> bool:

@@ -119,11 +119,9 @@ class ToolResources:
         if not uri.startswith(SCHEME):
             return await self._exposed.watch(context, uri)
         name = unquote(uri.removeprefix(TOOL)) if uri.startswith(TOOL) else ""
-        return (
-            _do_nothing
-            if uri == TOOLS or await self._is_known(name, build_context(self._app, context))
-            else None
-        )
+        if uri == TOOLS or await self._is_known(name, build_context(self._app, context)):
+            return _do_nothing
+        return None
 
     async def complete(self, context: Any, params: types.CompleteRequestParams) -> list[str]:
         """Return the names of tools that start with the argument's value."""
@@ -157,12 +155,10 @@ class ToolResources:
         return [entry.name for entry in self._app.registry.entries() if caller.admits(entry)]
 
     def _unknown_resource_message(self, uri: str, name: str, caller: ToolContext) -> str:
-        near = (
-            [_tool_uri(tool) for tool in self._app.registry.only(caller.admits).nearest(name)]
-            if name
-            else []
-        )
-        guess = f".{did_you_mean(near)}" if near else ""
+        guess = ""
+        visible_tools = self._app.registry.only(caller.admits)
+        if name and (near := visible_tools.nearest(name)):
+            guess = f".{did_you_mean([_tool_uri(tool) for tool in near])}"
         return f"no resource {uri[:MAX_URI_CHARS]!r}{guess}\nHint: read {TOOLS} for all tools"
 
 
