@@ -28,7 +28,7 @@ from tests.support import (
 )
 from tests.workers_support import is_alive
 
-from onetool.server.mcp.mcp_server import MAX_MESSAGE_CHARS
+from onetool.server.mcp.relay import MAX_MESSAGE_CHARS
 from onetool.util.version import __version__
 
 MANY_MESSAGES = 30  # a second

@@ -156,9 +156,8 @@ async def list_runs(app: OneTool, person: Person, query: RunListQuery) -> RunLis
     criteria = build_filter(person, query)
     sources = list_states(app, person)
     databases = [states[0].recorder.database for states in sources]
-    active = app.live_runs.runs(
-        *person.visible_runs
-    )  # before the statistics, so that none is missing in both
+    # Before the statistics, so that none is missing in both.
+    active = app.live_runs.runs(*person.visible_runs)
     runs = AllRuns(
         databases, app.state.runs, app.redact, active, skips_unreadable=person.transport == "http"
     )

@@ -126,9 +126,8 @@ class _Row:
         if bundle.is_enabled and self._in_use != self._count:
             some = f", {self._in_use} in use"
         origin = " (built-in)" if bundle.is_built_in else ""
-        text = clean(
-            bundle.description or bundle.display_name, MAX_DESCRIPTION_LENGTH * 10
-        )  # untrusted text
+        # Untrusted text.
+        text = clean(bundle.description or bundle.display_name, MAX_DESCRIPTION_LENGTH * 10)
         about = shorten(text, MAX_DESCRIPTION_LENGTH, placeholder=" …")
         yield (
             f"{bundle.slug:{width}}  {state}  {pluralize(self._count, 'tool')}{some} "

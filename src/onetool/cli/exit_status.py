@@ -145,9 +145,8 @@ def _log_crash(error: Exception, file: Path) -> bool:
 
     from onetool.util.logging import Log
 
-    where = "".join(
-        traceback.format_tb(error.__traceback__)
-    )  # without the message, which may contain a secret
+    # Without the message, which may contain a secret.
+    where = "".join(traceback.format_tb(error.__traceback__))
     log = Log(file, gathers=False)
     log.event("crash", level="ERROR", error_type=type(error).__name__, text=where)
     log.close()

@@ -293,10 +293,8 @@ def _about_hosts(report: Report) -> Iterator[str]:
     if report.hosts and not report.is_written:
         what = "this host" if len(report.hosts) == 1 else "these hosts"
         yield f"Allow {what} in {report.config} (or use --write):"
-        all_hosts = [
-            *report.loaded.settings.http.allowed_hosts,
-            *report.hosts,
-        ]  # one line has to hold them all
+        # One line has to hold them all.
+        all_hosts = [*report.loaded.settings.http.allowed_hosts, *report.hosts]
         yield f"{INDENT}{SECTION}: {{{KEY}: {flow(all_hosts)}}}"
     addresses = (
         host[1:].partition("]")[0] if host[:1] == "[" else host.partition(":")[0]

@@ -71,16 +71,12 @@ def _adjust(loaded: Loaded, *, effects: bool) -> Loaded:
     """Return settings for tests: all tools for the default agent, and no statistics."""
     settings = loaded.settings
     permissions = frozenset(Permission) if effects else frozenset({Permission.READ})
-    update = {
-        "permissions": permissions,
-        "tools": None,
-        "policy": "open",
-    }  # the user asked for the effects
+    # The user asked for the effects.
+    update = {"permissions": permissions, "tools": None, "policy": "open"}
     agent = settings.agents["default"].model_copy(update=update)
     stats = settings.stats.model_copy(update={"enabled": False})
-    tools = {
-        name: pack.model_copy(update={"queue": ""}) for name, pack in settings.tools.items()
-    }  # they run here
+    # They run here.
+    tools = {name: pack.model_copy(update={"queue": ""}) for name, pack in settings.tools.items()}
     changed = {"agents": {**settings.agents, "default": agent}, "stats": stats, "tools": tools}
     return replace(loaded, settings=settings.model_copy(update=changed))
 

@@ -264,9 +264,8 @@ async def _work(loaded: "Loaded", served: Served, options: Namespace, log: "Log"
 
     with Database(loaded.settings.store, loaded.store_key) as database:
         await anyio.to_thread.run_sync(database.prepare_schema)
-        from onetool.sources.extensions.queue_worker import (
-            QueueWorker,
-        )  # needs the libraries that the database needs
+        # Needs the libraries that the database needs.
+        from onetool.sources.extensions.queue_worker import QueueWorker
 
         extensions = _open_extensions(loaded, log)
         try:

@@ -80,9 +80,8 @@ class SettingsWatcher:
     on_change: Callable[[Examined], None]
     on_tick: Callable[[], None]
     generation: int  # of the last request to reload
-    _requests: asyncio.Queue[int | None] = field(
-        default_factory=asyncio.Queue
-    )  # generations; None is a change
+    # Generations; None is a change.
+    _requests: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)
     _limiter: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(1))
     _handled: tuple[Stamp, StoredSettings | None] | None = (
         None  # the last change, also if it was invalid
@@ -142,9 +141,8 @@ class SettingsWatcher:
             self._handled = change
             self._times_applied = live.times_applied
             self._examined = await self._run_in_thread(live.reader.read)
-            self.on_change(
-                self._examined
-            )  # also if the settings are invalid and the reload will fail
+            # Also if the settings are invalid and the reload will fail.
+            self.on_change(self._examined)
             self._requests.put_nowait(None)
 
     # --- reloading --------------------------------------------------------------------------------
@@ -173,9 +171,8 @@ class SettingsWatcher:
         try:
             async with live.editing:
                 if examined is not None and live.times_applied != self._times_applied:
-                    examined = await self._run_in_thread(
-                        live.reader.read
-                    )  # an edit may have changed it
+                    # An edit may have changed it.
+                    examined = await self._run_in_thread(live.reader.read)
                 answer = await live.apply(examined, unasked=examined is not None)
         except ToolError as error:
             self._log("settings.reload", "ERROR", f"reload failed, nothing changed: {error}")

@@ -23,9 +23,8 @@ from onetool.processes.daemon_connection import PING, PONG
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import MAX_VALUES, has_few_values
 
-MAX_LINE_BYTES = (
-    16 << 20
-)  # a command is limited to 1 MB; arguments of an exposed tool may be larger
+# A command is limited to 1 MB; arguments of an exposed tool may be larger.
+MAX_LINE_BYTES = 16 << 20
 READ_SIZE = 1 << 16  # asyncio's default is four times as large and is allocated for every read
 SETTLE_SECONDS = 2.0  # for responses to requests read before end of input
 CLOSE_SECONDS = 0.5  # for a client to read the rest

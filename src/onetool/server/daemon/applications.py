@@ -347,9 +347,8 @@ class Applications:
             if running.options == options and running not in checked
         ]:
             checked.add(application := unchecked[0])
-            await asyncio.wait(
-                [application.opening]
-            )  # which variables matter is known once it is open
+            # Which variables matter is known once it is open.
+            await asyncio.wait([application.opening])
             if application in self._open and application.suits(request.environment):
                 return application
         return None

@@ -253,9 +253,8 @@ class DaemonServer:
                 "daemon.client", level="WARNING", text=f"{type(error).__name__}: {error}"
             )
         except Exception as error:  # noqa: BLE001 - other clients must not suffer
-            where = "".join(
-                traceback.format_tb(error.__traceback__)
-            )  # without the message, which may contain a secret
+            # Without the message, which may contain a secret.
+            where = "".join(traceback.format_tb(error.__traceback__))
             self._log.event(
                 "daemon.client", level="ERROR", error_type=type(error).__name__, text=where
             )

@@ -54,13 +54,11 @@ from onetool.util.token_ids import TOKEN_ID_CHARS, hash_token
 SESSION_PATH = "/api/session"
 SIGN_IN_PATH = "/auth/sign-in"
 CALLBACK_PATH = "/auth/callback"
-PROBES = frozenset(
-    {"/healthz", "/readyz"}
-)  # answered without checking tokens, which may need the database
+# Answered without checking tokens, which may need the database.
+PROBES = frozenset({"/healthz", "/readyz"})
 PUBLIC_PATHS = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
-OAUTH_PATHS = frozenset(
-    {"/oauth/callback", "/oauth/client.json"}
-)  # of sign-ins to upstream servers
+# Of sign-ins to upstream servers.
+OAUTH_PATHS = frozenset({"/oauth/callback", "/oauth/client.json"})
 # Requests that need no token: their responses contain no private data, or they check a code or a
 # state.
 OPEN_PATHS = {
@@ -114,9 +112,8 @@ class BearerTokens:
         """Return the credential of a token. Raise an ApiError if it is not accepted."""
         token_hash = hash_token(text)
         if self.jwts is not None and self.jwts.is_candidate(text):
-            token = self.tokens().find(
-                token_hash
-            )  # a token of an environment variable may look like a JWT
+            # A token of an environment variable may look like a JWT.
+            token = self.tokens().find(token_hash)
             if token is None:
                 return await self.jwts.check(text)
         else:

@@ -60,11 +60,8 @@ CODES = {
     "permission_denied": "permission_denied",
     "audit_unavailable": "audit_unavailable",
 }
-RETRY_SECONDS = {
-    "busy": "1",
-    "rate_limited": "60",
-    "store_unavailable": "2",
-}  # unless the error says otherwise
+# Unless the error says otherwise.
+RETRY_SECONDS = {"busy": "1", "rate_limited": "60", "store_unavailable": "2"}
 
 
 class ApiError(Exception):

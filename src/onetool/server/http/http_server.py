@@ -209,9 +209,8 @@ def _open_socket(host: str, port: int) -> socket.socket:
             f"{host} resolves to {address}, which is not a loopback address",
             hint="use --host 127.0.0.1",
         )
-    listener.setsockopt(
-        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-    )  # asyncio does this only for its own sockets
+    # The loop does this only for its own sockets.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 

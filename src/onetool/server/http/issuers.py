@@ -84,9 +84,8 @@ class IssuerDirectory:
         self._log = log
         self._clock = clock
         self._states: dict[str, _IssuerState] = {}
-        self._background = BackgroundTasks(
-            lambda _error: None
-        )  # failures are logged, and retried later
+        # Failures are logged, and retried later.
+        self._background = BackgroundTasks(lambda _error: None)
 
     async def find_key(self, issuer: str, key_id: str | None, algorithm: str) -> Any:
         """Return a public key of the issuer, or None.

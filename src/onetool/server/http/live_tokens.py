@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 STORE_AWAY = "store_unavailable"  # the reason in an error: nobody knows which tokens are revoked
 PRECISION_SECONDS = 60.0
 MAX_RECORDED = 10_000
-FindToken = Callable[
-    [str], Token | None
-]  # finds a token by its hash, whether it has expired or not
+# Finds a token by its hash, whether it has expired or not.
+FindToken = Callable[[str], Token | None]
 BEARER_HINT = "send the header Authorization: Bearer ot_..."
 
 

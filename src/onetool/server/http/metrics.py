@@ -45,9 +45,8 @@ class Metrics(Collector):
     def __init__(self, app: OneTool) -> None:
         self._app = app
         self._tools: set[str] = set()
-        self._counted: set[int] = (
-            set()
-        )  # runs that started before this object existed are not counted
+        # Runs that started before this object existed are not counted.
+        self._counted: set[int] = set()
         self._registry = registry = CollectorRegistry()
         tool_labels = ("agent", "tool", "outcome")
         by_agent = ("agent",)

@@ -147,9 +147,8 @@ class _Running:
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         host, port = scope.get("server") or ("", None)
         if port is not None:
-            self._app.own_ports.listening.add(
-                port
-            )  # tools must not send requests to the server that they run in
+            # Tools must not send requests to the server that they run in.
+            self._app.own_ports.listening.add(port)
         try:
             await self._check_address(Bind(str(host), port or 0))
         except ToolError as error:
@@ -160,9 +159,8 @@ class _Running:
             else:
                 await send({"type": "websocket.close", "code": 1008})
             return
-        scope["state"] = {
-            STOPPING: self._stopping
-        }  # its own: the outer application must not set the agent
+        # Its own: the outer application must not set the agent.
+        scope["state"] = {STOPPING: self._stopping}
         await self._inner(scope, receive, send)
 
     async def _check_address(self, bind: Bind) -> None:

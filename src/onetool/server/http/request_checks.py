@@ -56,9 +56,8 @@ ADDRESS_PATTERN = re.compile(
 ADDRESS_LIST_PATTERN = re.compile(r"[0-9a-f:.,;=\[\]\"'\sfor]{2,}", re.ASCII | re.IGNORECASE)
 MAX_FAILURES = 20
 WINDOW_SECONDS = 60.0
-ACCEPTED_SECONDS = (
-    30 * 86_400.0
-)  # for which replicas know that a token was accepted from an address
+# For which replicas know that a token was accepted from an address.
+ACCEPTED_SECONDS = 30 * 86_400.0
 MAX_ADDRESSES = 10_000
 MAX_ACCEPTED = 10_000
 IPV6_PREFIX_BITS = 64  # one host usually controls a whole /64 network
@@ -236,9 +235,8 @@ class AuthThrottle:
     def __init__(self, counters: Callable[[], Counters], clock: Clock = time.monotonic) -> None:
         self._get_counters = counters
         self._clock = clock
-        self._limited: BoundedDict[str, float] = BoundedDict(
-            MAX_ADDRESSES
-        )  # until when, as the counters said
+        # Until when, as the counters said.
+        self._limited: BoundedDict[str, float] = BoundedDict(MAX_ADDRESSES)
         self._accepted: BoundedDict[tuple[str, str], None] = BoundedDict(MAX_ACCEPTED)
 
     async def record_failure(self, address: str, token_hash: str) -> None:

@@ -177,10 +177,8 @@ class BrowserSignIn:
             nonce.encode(), pending.nonce.encode()
         ):
             raise _SignInFailed("failed", "the ID token has another nonce")
-        is_shared = claims["aud"] not in (
-            client_id,
-            [client_id],
-        )  # with other clients; `azp` names the one that asked
+        # With other clients; `azp` names the one that asked.
+        is_shared = claims["aud"] not in (client_id, [client_id])
         if claims.get("azp", "" if is_shared else client_id) != client_id:
             raise _SignInFailed("failed", "the ID token is for another client")
         entries = [

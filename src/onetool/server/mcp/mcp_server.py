@@ -7,15 +7,12 @@ first response.
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     ExitStack,
-    asynccontextmanager,
     closing,
-    suppress,
 )
 from functools import partial
 from typing import Any
@@ -65,6 +62,7 @@ from onetool.server.mcp.relay import (
     can_ask,
     create_relay,
     read_form,
+    report_progress,
     supports_sampling,
     wants_log,
 )
@@ -79,12 +77,11 @@ from onetool.server.mcp.resources import (
 )
 from onetool.server.settings_watcher import watching
 from onetool.server.stdio import protocol_streams
-from onetool.sources.upstream.relay import Progress, Relay
+from onetool.sources.upstream.relay import Relay
 from onetool.state.stats.details import count_tokens
 from onetool.util.background import BackgroundTasks
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.large_data import run_in_thread_if
-from onetool.util.text import pluralize
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonMapping
 
@@ -92,9 +89,6 @@ MAX_SESSIONS = 10_000
 SESSION_DELAY_SECONDS = (
     0.5  # delay after the tool list, so that bookkeeping does not slow down the client
 )
-IDLE_SECONDS = 1.0  # without output, before a progress message
-OUTPUT_SECONDS = 0.05  # between two progress messages
-MAX_MESSAGE_CHARS = 4000
 MAX_PAGE_CHARS = 4_000_000  # of the published definitions in one answer
 REQUEST_STATE_SECONDS = 600.0  # for which a client may repeat a request
 MAX_PENDING_RUNS = 16  # that wait for the client, each with a cell
@@ -344,7 +338,7 @@ class OneToolServer(Server[Any]):
                 channel.ask_client = relay.ask
                 channel.approve = make_approver(app, context, client.approve)
         progress = relay.progress if relay else get_progress(context)
-        async with _report_progress(progress, output):
+        async with report_progress(progress, output):
             answer = await app.runs.run(command, caller, output, meta=request_meta(context))
         if client is not None:
             await client.flush()
@@ -426,54 +420,6 @@ class OneToolServer(Server[Any]):
 async def _set_log_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
     get_session(context).state[LEVEL] = params.level
     return types.EmptyResult()
-
-
-@asynccontextmanager
-async def _report_progress(progress: Progress | None, output: RunOutput) -> AsyncIterator[None]:
-    """Send output as progress messages within 100 ms, if the client asked for progress.
-
-    Messages are limited in number and length; the result has the complete output.
-    """
-    if progress is None:
-        yield
-        return
-    started = time.perf_counter()
-    has_output = asyncio.Event()
-    printed = ""
-
-    def on_event(event: str, data: Any) -> None:
-        nonlocal printed
-        if event == "output":
-            printed = (printed + data)[-MAX_MESSAGE_CHARS:]
-            has_output.set()
-
-    async def report() -> None:
-        nonlocal printed
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_SECONDS):
-                    await has_output.wait()
-            has_output.clear()
-            seconds = time.perf_counter() - started
-            message = printed
-            printed = ""
-            await progress(round(seconds, 3), None, message or _describe(output, seconds))
-            await asyncio.sleep(OUTPUT_SECONDS)
-
-    output.channel.listener = on_event
-    task = asyncio.ensure_future(report())
-    try:
-        yield
-    finally:
-        task.cancel()
-
-
-def _describe(output: RunOutput, seconds: float) -> str:
-    last = f", last {output.calls[-1][0]}" if output.calls else ""
-    activity = f"; {output.doing}" if output.doing else ""
-    return (
-        f"running for {seconds:.0f} s, {pluralize(len(output.calls), 'tool call')}{last}{activity}"
-    )
 
 
 def _build_definitions(tools: Iterable[tuple[str, Tool] | None]) -> list[types.Tool]:

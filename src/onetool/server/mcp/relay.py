@@ -1,4 +1,4 @@
-"""Relays upstream requests, progress and log messages to the client during a call.
+"""Relays upstream requests, log messages and progress to the client during a call or run.
 
 Before the 2026 protocol, the client is asked while its request is open. Since then, a question is
 returned as a result and the client repeats the request with the answer: the pending call is kept
@@ -8,9 +8,10 @@ until then, up to PENDING_SECONDS.
 import asyncio
 import json
 import secrets
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -24,12 +25,17 @@ from pydantic import ValidationError
 from onetool.core.foreign_schema import ForeignSchema
 from onetool.errors import CannotAsk
 from onetool.runs.questions import Question
+from onetool.runs.run_output import RunOutput
 from onetool.server.mcp.client_identity import get_progress, get_session, is_modern
-from onetool.sources.upstream.relay import LEVELS, Relay
+from onetool.sources.upstream.relay import LEVELS, Progress, Relay
 from onetool.util.background import retrieve_error
 from onetool.util.redact import Redactor
+from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping, JsonObject
 
+IDLE_SECONDS = 1.0  # without output, before a progress message
+OUTPUT_SECONDS = 0.05  # between two progress messages
+MAX_MESSAGE_CHARS = 4000
 LEVEL = "onetool/log_level"  # key in the state of a session
 DEFAULT_LEVEL = "info"
 RELAYED_CAPABILITIES = ("sampling", "elicitation", "roots")
@@ -418,3 +424,54 @@ async def _send_log(context: Any, params: Any) -> None:
     if min_level in LEVELS and LEVELS.index(params.level) >= LEVELS.index(min_level):
         notification = types.LoggingMessageNotification(params=params)
         await context.session.send_notification(notification, related_request_id=context.request_id)
+
+
+# --- progress of a run -----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def report_progress(progress: Progress | None, output: RunOutput) -> AsyncIterator[None]:
+    """Send output as progress messages within 100 ms, if the client asked for progress.
+
+    Messages are limited in number and length; the result has the complete output.
+    """
+    if progress is None:
+        yield
+        return
+    started = time.perf_counter()
+    has_output = asyncio.Event()
+    printed = ""
+
+    def on_event(event: str, data: Any) -> None:
+        nonlocal printed
+        if event == "output":
+            printed = (printed + data)[-MAX_MESSAGE_CHARS:]
+            has_output.set()
+
+    async def report() -> None:
+        nonlocal printed
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_SECONDS):
+                    await has_output.wait()
+            has_output.clear()
+            seconds = time.perf_counter() - started
+            message = printed
+            printed = ""
+            await progress(round(seconds, 3), None, message or _describe_progress(output, seconds))
+            await asyncio.sleep(OUTPUT_SECONDS)
+
+    output.channel.listener = on_event
+    task = asyncio.ensure_future(report())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _describe_progress(output: RunOutput, seconds: float) -> str:
+    last = f", last {output.calls[-1][0]}" if output.calls else ""
+    activity = f"; {output.doing}" if output.doing else ""
+    return (
+        f"running for {seconds:.0f} s, {pluralize(len(output.calls), 'tool call')}{last}{activity}"
+    )

@@ -63,9 +63,8 @@ EVENTS = {
 SUBSCRIPTIONS = "onetool/watched"  # key in the state of a session
 MAX_SUBSCRIPTIONS = 1000  # per client
 Unsubscribe = Callable[[], Awaitable[None]]
-Watch = Callable[
-    [Any, str], Awaitable[Unsubscribe | None]
-]  # (request, URI) -> unsubscribe function, or None
+# (request, URI) -> unsubscribe function, or None.
+Watch = Callable[[Any, str], Awaitable[Unsubscribe | None]]
 
 
 class ToolResources:
@@ -187,9 +186,8 @@ class SnippetPrompts:
             code = await run_in_thread(expand_call, name, dict(params.arguments or {}), snippets)
         except ToolError as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from None
-        fence = "`" * (
-            1 + max(map(len, BACKTICKS.findall(code)), default=2)
-        )  # longer than any fence in the code
+        # Longer than any fence in the code.
+        fence = "`" * (1 + max(map(len, BACKTICKS.findall(code)), default=2))
         message = types.TextContent(type="text", text=PROMPT.format(code=code, fence=fence))
         return types.GetPromptResult(
             description=snippets[name].description,

@@ -34,9 +34,8 @@ MAX_WAITING_CHARS = 1 << 20  # of output, for clients that read slowly
 OMITTED = "\n[{} characters omitted; see the result]\n"
 HEARTBEAT = b": still here\n\n"
 HEADERS = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
-ESCAPED_LINE_BREAKS = {
-    code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)
-}  # some clients split there
+# Some clients split there.
+ESCAPED_LINE_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 Event = tuple[str, Any]
 PATH = "/api/changes"
 KIND = "tools"

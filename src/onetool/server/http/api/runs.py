@@ -116,9 +116,8 @@ class RunHandlers:
         """Stream the recent runs, then all events from now on."""
         person = get_person(request)
         app = self._api.app
-        query = RunListQuery().model_copy(
-            update={"until": time.time()}
-        )  # those that start from now on are events
+        # Those that start from now on are events.
+        query = RunListQuery().model_copy(update={"until": time.time()})
         app.audit.on_record = partial(self._live_runs.publish_change, "audit")
 
         async def work(feed: Feed) -> None:
