@@ -281,9 +281,9 @@ def list_routes() -> list[ActionRoute]:
     """Return the routes of all actions, sorted: a fixed path precedes one with parameters."""
     routes = []
     for module in MODULES:
-        actions = [action for action in vars(module).values() if isinstance(action, Action)]
-        for action in actions:
-            if action.route and action.function.__module__ == module.__name__:
+        for action in vars(module).values():
+            is_own = isinstance(action, Action) and action.function.__module__ == module.__name__
+            if is_own and action.route:
                 method, *paths = action.route.split()
                 media = MEDIA.get(action)
                 render = RENDERERS.get(action)
