@@ -1,5 +1,4 @@
-"""The bundle store: packs stored as JSON files, with versioned tools that can be enabled and
-disabled.
+"""The bundle store: packs in JSON files, with versioned tools that can be enabled and disabled.
 
 Import the store from here. It does not depend on the bus, on REST or on calling tools.
 """

@@ -1,5 +1,4 @@
-"""Export and import of bundles as ZIP archives: `bundle.json` and one file for each tool, as
-request bodies.
+"""ZIP archives of bundles, with request bodies: `bundle.json` and one file for each tool.
 
 IDs, times and counts are not exported. Literal credentials are replaced with `${secret:NAME}`.
 Imported archives are untrusted: nothing is written to disk, only entries with the expected names
@@ -67,18 +66,15 @@ def pack(bundle: JsonMapping, tools: Iterable[JsonMapping]) -> bytes:
             # The number makes names unique on file systems that fold case or normalize non-ASCII
             # letters.
             plain = re.sub(r"[^A-Za-z0-9.-]", "_", f"{tool['slug']}-{tool['version']}")
-            _write_entry(
-                archive, f"{_FOLDER}{number:05d}-{plain}.json", _select_fields(tool, _TOOL_FIELDS)
-            )
+            name = f"{_FOLDER}{number:05d}-{plain}.json"
+            _write_entry(archive, name, _select_fields(tool, _TOOL_FIELDS))
     return target.getvalue()
 
 
 def strip_credentials(
     bundle_slug: str, tools: Iterable[JsonMapping]
 ) -> tuple[list[JsonObject], list[str]]:
-    """Return the tools with `${secret:NAME}` for each literal credential, and the names of these
-    secrets.
-    """
+    """Replace literal credentials with `${secret:NAME}`; return the tools and the secret names."""
     names: dict[str, str] = {}  # by the credential
 
     def make_reference(location: str, value: str) -> str:
@@ -159,9 +155,8 @@ def _check_size(data: bytes) -> None:
         raise _size_error(
             f"the archive is too large: {len(data):,} bytes (at limit {MAX_ARCHIVE_BYTES:,})"
         )
-    if (
-        data.count(_CENTRAL_DIRECTORY_MAGIC) > MAX_ENTRIES
-    ):  # before zipfile creates an object for each of them
+    # This is checked before zipfile creates an object for each entry.
+    if data.count(_CENTRAL_DIRECTORY_MAGIC) > MAX_ENTRIES:
         raise _size_error(f"the archive is too large: more than {MAX_ENTRIES:,} entries")
 
 
@@ -258,11 +253,11 @@ def _list_requirements(tools: list[ToolEntry]) -> tuple[list[str], list[str]]:
     """Return the hosts that the tools call and the secrets that they use."""
     from onetool.sources.http.definition import HttpImpl
 
-    calls = [
-        HttpImpl.model_validate(body["httpImpl"]) for _, _, body in tools if body["type"] == "http"
-    ]
-    hosts = dict.fromkeys(
-        parse_host(request.url_template) for call in calls for request in call.requests
-    )
-    secrets = dict.fromkeys(name for call in calls for name in sorted(call.required_secrets))
+    hosts: dict[str, None] = {}
+    secrets: dict[str, None] = {}
+    for _, _, body in tools:
+        if body["type"] == "http":
+            impl = HttpImpl.model_validate(body["httpImpl"])
+            hosts |= dict.fromkeys(parse_host(request.url_template) for request in impl.requests)
+            secrets |= dict.fromkeys(sorted(impl.required_secrets))
     return list(hosts), list(secrets)

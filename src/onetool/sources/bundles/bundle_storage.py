@@ -68,9 +68,7 @@ class BundleDirectory:
         self.root = root
         self._files = files or BundleFiles(root)
         self.index = BundleIndex(root / ".index")
-        self._memory = (
-            BundleIndex()
-        )  # of a store that does not exist, or whose index cannot be written
+        self._memory = BundleIndex()  # if there is no store, or its index cannot be written
         self.scratch = Scratch(root)
         self._closing = Event()
         self._store_lock = StoreLock(root / ".lock", self._closing)
@@ -281,9 +279,8 @@ class BundleDirectory:
                 paths = self._list_stale()
                 for path in paths:
                     if path.endswith(f"/{BUNDLE_FILE}"):
-                        with suppress(
-                            OSError
-                        ):  # it is not empty, so it was not being created or deleted
+                        # A directory with files was neither being created nor deleted.
+                        with suppress(OSError):
                             (self.root / path).parent.rmdir()
                 self._update_index(paths)
         except (IndexMissing, sqlite3.DatabaseError) as error:
@@ -461,10 +458,8 @@ class BundleDirectory:
     def _start_rescan(self) -> None:
         if self._background is not None or self._closing.is_set():
             return
-        with (
-            self._starting,
-            suppress(RuntimeError),
-        ):  # no thread can be started: the next call tries again
+        # If no thread can be started, the next call tries again.
+        with self._starting, suppress(RuntimeError):
             if self._background is None:
                 self._background = Thread(
                     target=self._rescan_in_background, name="onetool-bundles", daemon=True

@@ -39,9 +39,8 @@ from onetool_child.json_types import JsonMapping
 
 Body = JsonMapping
 Pair = tuple[str, str]
-Check = Callable[
-    [Bundle | StoredTool | None], None
-]  # gets the stored value, and raises to prevent the change
+# Gets the stored value, and raises to prevent the change.
+Check = Callable[[Bundle | StoredTool | None], None]
 
 
 def allow_any(_current: Bundle | StoredTool | None) -> None:
@@ -180,16 +179,13 @@ class BundleStore(BundleReader):
         for number, (slug, version, body) in enumerate(items):
             with _naming_item(number, slug, version):
                 draft = ToolDraft.of(self._restore_credentials(bundle_id, slug, body))
-            moment = start + timedelta(
-                microseconds=number
-            )  # later than the previous one: there is always a newest
+            # Later than the previous one, so that there is always a newest.
+            moment = start + timedelta(microseconds=number)
             files.append(ToolFile.new(self.new_id(), slug, version, draft, moment))
         self._reject_duplicates(bundle_id, files, check)
-        return (
-            self._store_new(bundle_id, files, check, may_be_disabled=may_be_disabled)
-            if items
-            else []
-        )
+        if not files:
+            return []
+        return self._store_new(bundle_id, files, check, may_be_disabled=may_be_disabled)
 
     def _restore_credentials(
         self, bundle_id: str, slug: str, body: ToolDraft | Body
@@ -201,9 +197,8 @@ class BundleStore(BundleReader):
         check_depth(impl)
         if not isinstance(impl, Mapping) or credentials.find_mask_problem(impl) is None:
             return body
-        newest = max(
-            self.list_bundle_tools(bundle_id, slug), key=attrgetter("modified_at"), default=None
-        )
+        versions = self.list_bundle_tools(bundle_id, slug)
+        newest = max(versions, key=attrgetter("modified_at"), default=None)
         return {**body, "httpImpl": credentials.restore(impl, newest.http_impl if newest else None)}
 
     def _store_new(
@@ -228,12 +223,12 @@ class BundleStore(BundleReader):
         finally:
             self._directory.scratch.drop(written)
         self._directory.sync_directories(bundle.directory)
-        bodies = ((file.id, file.model_dump_json(by_alias=True)) for file in files)
-        rows = (
-            ToolRow(0, tool_id, bundle.id, bundle.slug, True, "", body, 0, 0)
-            for tool_id, body in bodies
-        )
-        return [to_stored_tool(row) for row in rows]
+        stored_tools = []
+        for file in files:
+            body = file.model_dump_json(by_alias=True)
+            row = ToolRow(0, file.id, bundle.id, bundle.slug, True, "", body, 0, 0)
+            stored_tools.append(to_stored_tool(row))
+        return stored_tools
 
     def set_tool_enabled(
         self, bundle_id: str, slug: str, version: str, switch: bool | Body, check: Check = allow_any
@@ -290,9 +285,7 @@ class BundleStore(BundleReader):
         return [*problems, *self._directory.problems, *self._builtins.problems, *usage]
 
     def remove_expired(self) -> None:
-        """Remove bundles that were deleted two days ago and are still empty, unless the clock has
-        jumped.
-        """
+        """Remove empty bundles that were deleted two days ago, unless the clock has jumped."""
         if not self._clock_watch.is_reliable():
             return
         for row in self._select(BundleRow, f"{BUNDLE} where deleted_at <= ?", self._expiry_limit()):

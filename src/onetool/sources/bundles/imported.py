@@ -107,21 +107,21 @@ def list_marks(store: "BundleStore", tools: "Sequence[StoredTool]", *, on: bool)
     return marks
 
 
-def keep_disabled(found: BundleImport, marks: Collection[str]) -> BundleImport:
+def keep_disabled(imported: BundleImport, marks: Collection[str]) -> BundleImport:
     """Return the import with what an owner disabled stored as disabled."""
-    slug = found.bundle["slug"]
-    problems = [*found.problems]
+    slug = imported.bundle["slug"]
+    problems = [*imported.problems]
 
     def is_marked(*names: str) -> bool:
         return not {EVERYTHING, *names}.isdisjoint(marks)
 
-    bundle = found.bundle
+    bundle = imported.bundle
     if is_marked(slug):
         bundle = {**bundle, "isEnabled": False}
     tools = []
-    for tool, version, body in found.tools:
+    for tool, version, body in imported.tools:
         is_kept = is_marked(*list_names(slug, tool, version))
         tools.append((tool, version, {**body, "isEnabled": False} if is_kept else body))
         if is_kept:
             problems.append(f"{slug}.{tool}: stored as disabled, because an owner disabled it")
-    return replace(found, bundle=bundle, tools=tools, problems=problems)
+    return replace(imported, bundle=bundle, tools=tools, problems=problems)

@@ -196,7 +196,7 @@ class UpdatePlan:
     """
 
     def __init__(
-        self, found: BundleImport, stored: Iterable[StoredTool], options: UpdateOptions
+        self, imported: BundleImport, stored: Iterable[StoredTool], options: UpdateOptions
     ) -> None:
         self._options = options
         self._stored: dict[str, list[StoredTool]] = {}
@@ -205,9 +205,9 @@ class UpdatePlan:
         self.added: list[ToolEntry] = []
         self.kept: list[str] = []
         self.difference = BundleDifference()
-        for entry in found.tools:
+        for entry in imported.tools:
             self._add(entry)
-        self.difference.removed.extend(self._find_removed(found))
+        self.difference.removed.extend(self._find_removed(imported))
         self.disabled = [tool.slug for tool in self.difference.removed if options.disables_removed]
 
     def _add(self, entry: ToolEntry) -> None:
@@ -257,14 +257,14 @@ class UpdatePlan:
             update={"unchanged": self.difference.unchanged + 1}
         )
 
-    def _find_removed(self, found: BundleImport) -> Iterator[ToolOutline]:
+    def _find_removed(self, imported: BundleImport) -> Iterator[ToolOutline]:
         """Yield the imported tools that a document lacks. An archive removes nothing."""
-        if not any(body.get("origin") for _, _, body in found.tools):
+        if not any(body.get("origin") for _, _, body in imported.tools):
             return
-        known = {slug for slug, _, _ in found.tools}
+        slugs = {slug for slug, _, _ in imported.tools}
         for slug, versions in self._stored.items():
             current = find_current(versions)
-            if slug not in known and current.origin is not None and current.is_enabled:
+            if slug not in slugs and current.origin is not None and current.is_enabled:
                 yield outline_tool(slug, current.version, current)
 
 
@@ -338,7 +338,7 @@ def read(
 
 def import_bundle(
     store: BundleStore,
-    found: BundleImport,
+    imported: BundleImport,
     options: UpdateOptions | None = None,
     *,
     dry: bool = False,
@@ -347,14 +347,16 @@ def import_bundle(
 
     With `dry`, nothing is stored.
     """
-    existing = store.bundle_by_slug(found.bundle["slug"])
-    if existing is None or existing.slug != found.bundle["slug"]:
+    existing = store.bundle_by_slug(imported.bundle["slug"])
+    if existing is None or existing.slug != imported.bundle["slug"]:
         if dry:
-            return ImportResult(_preview(found), is_new=True, added=found.tools)
-        return _import_new(store, found)
-    _reject_different(store, found, existing)
+            return ImportResult(_preview(imported), is_new=True, added=imported.tools)
+        return _import_new(store, imported)
+    _reject_different(store, imported, existing)
     try:
-        plan = UpdatePlan(found, store.list_bundle_tools(existing.id), options or UpdateOptions())
+        plan = UpdatePlan(
+            imported, store.list_bundle_tools(existing.id), options or UpdateOptions()
+        )
     except VersionConflict as error:
         raise _slug_error(store, existing, str(error), needs="update") from None
     result = ImportResult(existing, False, plan.added, plan.kept, plan.disabled, plan.difference)
@@ -381,31 +383,31 @@ def compute_basis(store: BundleStore, bundle: Bundle) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def _import_new(store: BundleStore, found: BundleImport) -> ImportResult:
+def _import_new(store: BundleStore, imported: BundleImport) -> ImportResult:
     """Store a new bundle with all its tools. If a tool is rejected, the bundle is deleted again."""
     bundle_id = store.new_id()
-    bundle, _ = store.put_bundle(bundle_id, {"isEnabled": True, **found.bundle})
+    bundle, _ = store.put_bundle(bundle_id, {"isEnabled": True, **imported.bundle})
     try:
-        store.put_many(bundle_id, found.tools, may_be_disabled=True)
+        store.put_many(bundle_id, imported.tools, may_be_disabled=True)
     except BaseException:
         store.delete_bundle(bundle_id)
         raise
-    return ImportResult(bundle, is_new=True, added=found.tools)
+    return ImportResult(bundle, is_new=True, added=imported.tools)
 
 
-def _preview(found: BundleImport) -> Bundle:
-    body = {"description": "", **found.bundle}
+def _preview(imported: BundleImport) -> Bundle:
+    body = {"description": "", **imported.bundle}
     return Bundle.model_construct(
         slug=body["slug"], display_name=body["displayName"], description=body["description"]
     )
 
 
-def _reject_different(store: BundleStore, found: BundleImport, existing: Bundle) -> None:
+def _reject_different(store: BundleStore, imported: BundleImport, existing: Bundle) -> None:
     """Reject a different bundle with the same slug: versions of one bundle have tools in common."""
     slugs = {tool.slug for tool in store.list_bundle_tools(existing.id)}
     if existing.is_built_in:
         raise _slug_error(store, existing, "is built in")
-    if slugs and slugs.isdisjoint(slug for slug, _, _ in found.tools):
+    if slugs and slugs.isdisjoint(slug for slug, _, _ in imported.tools):
         raise _slug_error(store, existing, "already exists, with other tools")
 
 

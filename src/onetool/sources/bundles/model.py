@@ -1,5 +1,4 @@
-"""Models of bundles and stored tools: drafts that are sent, values that the store returns, and
-their JSON.
+"""Models of bundles and stored tools: drafts, stored values, and their JSON.
 
 A draft is validated when it is created. Values from the store were validated when they were stored,
 and are immutable. JSON is camelCase, Python snake_case. Nothing here touches the disk.
@@ -285,9 +284,7 @@ def _validate_schema(schema: JsonObject) -> JsonObject:
 
 
 def check_depth(value: Any, level: int = 0) -> None:
-    """Reject values that are nested so deeply that they would break a parser, and text that UTF-8
-    cannot encode.
-    """
+    """Reject nesting that would break a parser, and text that UTF-8 cannot encode."""
     if level > MAX_NESTING:
         raise rules.invalid(
             f"the body is nested too deeply (at most {MAX_NESTING} levels of objects and lists)"
@@ -314,9 +311,7 @@ def _check_text(text: Any) -> None:
 
 
 def to_bundle_error(error: ValidationError) -> BundleError:
-    """Return an error with the first problems and their fields, but without values, because these
-    may be secrets.
-    """
+    """Return the first problems and their fields, without values, which may be secrets."""
     count = error.error_count()
     if count > MAX_COUNTED_PROBLEMS:
         return BundleError(

@@ -99,12 +99,7 @@ MAX_QUERY_LENGTH = 1_000
 MAX_WORDS = 32
 MIN_PART_LENGTH = 3  # letters
 MAX_STREAMS = 20  # similar words, multiplied by the words of the query, that are read one by one
-RANKS: tuple[Match, ...] = (
-    "prefix",
-    "prefix",
-    *("word",) * 5,
-    *("fuzzy",) * 5,
-)
+RANKS: tuple[Match, ...] = ("prefix", "prefix", *("word",) * 5, *("fuzzy",) * 5)
 FIELDS = 5
 MAX_KEY = (1 << 63) - 1
 STARTS = (
@@ -205,12 +200,10 @@ def list_tools(database: Connection, filters: Filters, after: str, limit: int) -
         in_tag = "true" if tag is None else "g.tag = :tag"
         condition = in_tag if bundle is None else f"{in_tag} and {row}.bundle = :bundle"
         statement = TOOL_IDS.format(row=row, source=source, condition=condition)
-        lists.append(
-            database.execute(statement, {**values, "tag": tag, "bundle": bundle}).fetchall()
-        )
-    keys = (
-        key for key, _ in groupby(key for _, key in heapq.merge(*lists))
-    )  # a tool with two tags appears twice
+        rows = database.execute(statement, {**values, "tag": tag, "bundle": bundle})
+        lists.append(rows.fetchall())
+    merged = (key for _, key in heapq.merge(*lists))
+    keys = (key for key, _ in groupby(merged))  # a tool with two tags appears twice
     return get_tools(database, islice(keys, limit))
 
 
@@ -234,9 +227,7 @@ class PageTokens:
         return base64.urlsafe_b64encode(self._signature(content) + content).decode().rstrip("=")
 
     def make_page(self, filters: object, size: int, items: Sequence[tuple[Position, T]]) -> Page[T]:
-        """Return the first page of these items; if there are more than fit, with the token of the
-        next page.
-        """
+        """Return the first page of these items, with a token if there are more."""
         page = items[:size]
         token = self.make(filters, page[-1][0]) if len(items) > size else None
         return Page([item for _, item in page], token)
@@ -312,9 +303,8 @@ def find_ranked(
     """
     end = query.text + LAST_CHARACTER if query.text else ""
     values: dict[str, object] = {"text": query.text, "end": end, "all": include_disabled}
-    words = sorted(
-        query.words, key=len, reverse=True
-    )  # candidates have the first one: long words are rare
+    # Candidates have the first word: long words are rare.
+    words = sorted(query.words, key=len, reverse=True)
     values |= {f"word{number}": word for number, word in enumerate(words)}
     first, before = after or (0, MAX_KEY)
     candidates = ["= :word0"]
@@ -322,20 +312,16 @@ def find_ranked(
     for rank in range(first, len(RANKS) if words else len(STARTS)):
         if RANKS[rank] == "fuzzy" and "similar0" not in values:
             similar = [find_similar(database, word) for word in words]
-            values |= {
-                f"similar{number}": json.dumps(forms) for number, forms in enumerate(similar)
-            }
+            for number, forms in enumerate(similar):
+                values[f"similar{number}"] = json.dumps(forms)
             candidates = [FORMS["fuzzy"].format(0)]
-            if (
-                len(similar[0]) * len(words) <= MAX_STREAMS
-            ):  # each form is in the order of keys, all of them are not
+            # One form is in the order of keys, several forms together are not.
+            if len(similar[0]) * len(words) <= MAX_STREAMS:
                 values |= {f"form{number}": form for number, form in enumerate(similar[0])}
                 candidates = [f"= :form{number}" for number in range(len(similar[0]))]
         values |= {"before": before if rank == first else MAX_KEY, "limit": limit - len(hits)}
-        statement = (
-            f"{' union '.join(_select_rank(rank, len(words), candidates))} order by 1 desc limit"
-            " :limit"
-        )
+        streams = " union ".join(_select_rank(rank, len(words), candidates))
+        statement = f"{streams} order by 1 desc limit :limit"
         keys = [key for (key,) in database.execute(statement, values)]
         hits += [(rank, row) for row in get_tools(database, keys)]
         if len(hits) == limit:
@@ -356,8 +342,8 @@ def _select_rank(rank: int, count: int, candidates: Sequence[str]) -> list[str]:
     field = rank - RANKS.index(match)
     if match == "fuzzy":
         better.append(f"not ({_has_all('word', count, FIELDS - 1)})")
-    found = [_has_all(match, count, field), f"not ({_has_all(match, count, field - 1)})"]
-    conditions = " and ".join([*better, *found])
+    in_field = [_has_all(match, count, field), f"not ({_has_all(match, count, field - 1)})"]
+    conditions = " and ".join([*better, *in_field])
     words = f"select distinct w.key from words w cross join tools t on t.key = w.key {LISTED} w.key < :before"  # noqa: S608
     starts = [
         f"{words} and w.field = {place} and w.word {form}"
@@ -368,13 +354,10 @@ def _select_rank(rank: int, count: int, candidates: Sequence[str]) -> list[str]:
 
 
 def _has_all(match: Match, count: int, last_field: int) -> str:
-    """Return the condition that a tool has all words of the query, or similar ones, in the fields
-    up to this one.
-    """
-    found = f"select 1 from words x where x.key = t.key and x.field <= {last_field} and x.word"  # noqa: S608
-    return " and ".join(
-        f"exists ({found} {FORMS[match].format(number)})" for number in range(count)
-    )
+    """Return the condition that fields up to this one have all query words, or similar ones."""
+    word = f"select 1 from words x where x.key = t.key and x.field <= {last_field} and x.word"  # noqa: S608
+    forms = (FORMS[match].format(number) for number in range(count))
+    return " and ".join(f"exists ({word} {form})" for form in forms)
 
 
 def find_similar(database: Connection, word: str) -> list[str]:

@@ -1,5 +1,4 @@
-"""Reads of the store: stored and built-in bundles and tools, with their call counts from the
-statistics.
+"""Reads of the store: stored and built-in bundles and tools, with their call counts.
 
 Lists are read from the index alone. For a single bundle or tool, the file is checked first, because
 it may have been changed by hand.
@@ -135,18 +134,14 @@ class BundleReader:
         return next(reversed(self._select(BundleRow, f"{BUNDLE} where id = ?", bundle_id)), None)
 
     def bundle_by_slug(self, slug: str) -> Bundle | None:
-        """Return the bundle with this slug, else the first by ID with this name in Python code,
-        else None.
-        """
+        """Return the bundle with this slug, else the first by ID with this Python name."""
         row = self._find_bundle_by("slug", slug) or self._find_bundle_by(
             "python_name", python_name(slug)
         )
         return row.to_bundle() if row else None
 
     def _find_bundle_by(self, column: str, value: str) -> BundleRow | None:
-        """Return the first bundle by ID with this value in a column: its slug, or its name in
-        Python code.
-        """
+        """Return the first bundle by ID with this slug or Python name."""
         query = f"{BUNDLE} where {column} = ? and deleted_at is null order by id limit 1"
         return next(iter(self._select(BundleRow, query, value)), None)
 
@@ -242,8 +237,7 @@ class BundleReader:
     def search(
         self, q: str, *, include_disabled: bool = False, size: int = 25, token: str | None = None
     ) -> Page[ToolHit]:
-        """Return the best hits first, and the newest first in each rank (see
-        `onetool.sources.bundles.queries`).
+        """Return the best hits first, and the newest first in each rank (see `queries`).
 
         The position of a hit is its rank, its key, and the number of its index.
         """
@@ -328,9 +322,7 @@ class BundleReader:
         return dict(self._select(lambda bundle, total, enabled: (bundle, (total, enabled)), COUNTS))
 
     def definition_sizes(self, pack: StoredPack) -> list[tuple[str, int]]:
-        """Return the enabled tools of a bundle with the approximate size of their definitions in
-        bytes.
-        """
+        """Return a bundle's enabled tools with their approximate definition sizes in bytes."""
         return self._select(lambda name, size: (name, size), DEFINITION_SIZES, pack.id)
 
     def readers(self) -> "list[IndexReader]":
@@ -347,9 +339,7 @@ class BundleReader:
     # --- both indexes -----------------------------------------------------------------------------
 
     def _select(self, make: Callable[..., T], query: str, *values: object) -> list[T]:
-        """Return what a query finds in the store, and then in the built-in bundles, each row
-        converted by `make`.
-        """
+        """Return the rows of the store, then of the built-in bundles, converted by `make`."""
         rows = self._read_all(lambda database: database.execute(query, values).fetchall())
         return [make(*row) for row in rows]
 

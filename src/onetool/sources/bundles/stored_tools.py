@@ -114,8 +114,7 @@ def change_bindings(
 
 
 def find_secret_uses(tools: Iterable[tuple[str, str]]) -> list[SecretUse]:
-    """Return the uses of secrets in tools, which are given as the slug of their bundle and their
-    JSON.
+    """Return the secret uses of tools, which are pairs of bundle slug and JSON.
 
     Only tools that differ in secrets or origins are parsed. Invalid definitions are left out: their
     calls fail.
@@ -226,9 +225,8 @@ class LazyBackend:
 
     async def invoke(self, tool: Tool, args: JsonMapping, context: ToolContext) -> Any:
         if self._made is None:
-            self._made = await run_in_thread(
-                self._make
-            )  # a large definition takes long to validate
+            # A large definition takes long to validate.
+            self._made = await run_in_thread(self._make)
         return await self._made.invoke(tool, args, context)
 
     def list_origins(self) -> list[str]:
@@ -239,9 +237,7 @@ class LazyBackend:
 
 
 class FunctionBackend:
-    """The backend of a stored tool that calls a registered function, which needs its own
-    permissions.
-    """
+    """Calls a registered function, which needs its own permissions, for a stored tool."""
 
     def __init__(self, function: str) -> None:
         self._function = function

@@ -1,3 +1,1 @@
-"""HTTP tools: `backend` executes a call, `definition` is what is stored, and the other modules are
-its parts.
-"""
+"""HTTP tools: `backend` executes a call of a stored `definition`, with the other modules."""

@@ -1,5 +1,4 @@
-"""The backend of HTTP tools: each call sends the requests of its steps and one more, and converts
-the last response.
+"""The backend of HTTP tools: a call sends steps and one more request, and converts the response.
 
 Secrets are looked up when a request is built and redacted from responses. Errors show the template
 of the URL, never the URL itself. Files are sent and written by the permissions and the file rules
@@ -166,9 +165,7 @@ class _Call:
     # --- requests ---------------------------------------------------------------------------------
 
     async def _request(self, part: "HttpRequest") -> Response:
-        """Send the request of the tool or of a step, and again if the API rejects the token of a
-        sign-in.
-        """
+        """Send a request, and again if the API rejects the sign-in token."""
         self.part = part
         self.tokens = await self._find_tokens()
         request = await self._build()

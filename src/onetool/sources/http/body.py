@@ -280,9 +280,7 @@ def _is_json_template(parts: Parts) -> bool:
 
 
 def _check_json(parts: Parts) -> None:
-    """Raise if a placeholder is not at the position of a value: in a key, in an escape, next to a
-    number.
-    """
+    """Raise if a placeholder is in a key, in an escape, or next to a number."""
 
     def reject_marked_keys(pairs: list[tuple[str, Any]]) -> None:
         if any(_MARK in key for key, _ in pairs):

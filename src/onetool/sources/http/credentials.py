@@ -1,5 +1,4 @@
-"""Literal credentials in the definition of an HTTP tool: find them, mask them, replace them with
-references.
+"""Literal credentials in HTTP tool definitions: find, mask, and replace with references.
 
 `onetool.util.secret_finder` recognizes secrets. References to secrets and arguments are never
 changed.
@@ -7,7 +6,7 @@ changed.
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
@@ -84,9 +83,7 @@ def mask_url(url: str) -> str:
 
 
 def replace(impl: JsonMapping | None, replacement: Replacement) -> JsonObject | None:
-    """Return the definition with each literal credential replaced by `replacement(location,
-    value)`.
-    """
+    """Replace each literal credential by `replacement(location, value)`."""
     return None if impl is None else _CredentialReplacer(replacement).replace_in_impl(impl)
 
 
@@ -96,8 +93,7 @@ def replace_in_schema(schema: Any, replacement: Replacement) -> Any:
 
 
 def restore(impl: JsonMapping, stored: JsonMapping | None) -> JsonObject | None:
-    """Return the definition with masks replaced by the credentials that the stored one has in the
-    same locations.
+    """Replace masks with the credentials that the stored definition has in the same locations.
 
     Masks are only replaced for the same origins. Otherwise, anyone who can write tools could send
     the credential to another host.
@@ -111,11 +107,9 @@ def restore(impl: JsonMapping, stored: JsonMapping | None) -> JsonObject | None:
 
     def restore_mask(location: str, value: str) -> str:
         number = seen[location] = seen.get(location, -1) + 1
-        return (
-            originals[location][number]
-            if value == MASK and number < len(originals.get(location, ()))
-            else value
-        )
+        if value == MASK and number < len(originals.get(location, ())):
+            return originals[location][number]
+        return value
 
     return replace(impl, restore_mask)
 
@@ -123,36 +117,29 @@ def restore(impl: JsonMapping, stored: JsonMapping | None) -> JsonObject | None:
 def list_origins(impl: JsonMapping) -> list[tuple[str, ...]]:
     """Return the origins of the steps and of the tool, in the order of their requests."""
     steps = impl.get("steps")
-    requests = (
-        [step for step in steps if isinstance(step, Mapping)] if isinstance(steps, list) else []
-    )
+    listed = steps if isinstance(steps, list) else []
+    requests = [step for step in listed if isinstance(step, Mapping)]
     matches = (_ORIGIN.match(str(request.get("urlTemplate", ""))) for request in (*requests, impl))
     return [tuple(part.lower() for part in match.groups("")) if match else () for match in matches]
 
 
 def find_mask_problem(value: Any, location: str = "") -> str | None:
-    """Return the problem if a value contains the mask that is shown instead of a credential, or
-    None.
-    """
+    """Return the problem if a value contains the mask of a credential, or None."""
     if isinstance(value, str):
-        subject = f"{location} is" if location else "a value is"
-        return (
-            f"{subject} {MASK}, the mask of a credential; use ${{secret:NAME}} instead"
-            if MASK in value
-            else None
-        )
-    items = (
-        value.items()
-        if isinstance(value, Mapping)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    problems = (
-        find_mask_problem(item, f"{location}.{key}" if location else str(key))
-        for key, item in items
-    )
-    return next(filter(None, problems), None)
+        if MASK not in value:
+            return None
+        subject = location or "a value"
+        return f"{subject} is {MASK}, the mask of a credential; use ${{secret:NAME}} instead"
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    for key, member in members:
+        problem = find_mask_problem(member, f"{location}.{key}" if location else str(key))
+        if problem:
+            return problem
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +193,17 @@ class _CredentialReplacer:
         if not isinstance(value, str):
             return value
         if name.lower() == "cookie":
-            return "; ".join(
-                self._replace_after("=", location, cookie) for cookie in re.split(r";\s*", value)
-            )
-        return self._replace_in_string(
-            location, value, is_credential=is_secret_name(name, or_key=True)
-        )
+            cookies = re.split(r";\s*", value)
+            return "; ".join(self._replace_after("=", location, cookie) for cookie in cookies)
+        is_credential = is_secret_name(name, or_key=True)
+        return self._replace_in_string(location, value, is_credential=is_credential)
 
     def _replace_after(self, sign: str, location: str, text: str) -> str:
         """Replace the literal parts after the sign, or all without it."""
         name, sign, value = text.partition(sign)
-        return (
-            f"{name}{sign}{self._replace_literals(location, value)}"
-            if sign
-            else self._replace_literals(location, text)
-        )
+        if not sign:
+            return self._replace_literals(location, text)
+        return f"{name}{sign}{self._replace_literals(location, value)}"
 
     def _replace_in_url(self, location: str, url: str) -> str:
         def replace_user_info(match: re.Match[str]) -> str:
@@ -234,16 +217,11 @@ class _CredentialReplacer:
         name, sign, value = pair.partition("=")
         plain = unquote_plus(name)
         is_credential = is_secret_name(plain, or_key=True)
-        return (
-            name
-            + sign
-            + self._replace_in_string(f"{location}?{plain}", value, is_credential=is_credential)
-        )
+        location = f"{location}?{plain}"
+        return name + sign + self._replace_in_string(location, value, is_credential=is_credential)
 
     def replace_in_schema(self, location: str, schema: Any, *, is_credential: bool) -> Any:
-        """Replace credentials in a schema: recognized by the name of the property or by their
-        format.
-        """
+        """Replace credentials in a schema, recognized by property name or format."""
         if isinstance(schema, list):
             items = enumerate(schema)
             return [
@@ -261,9 +239,8 @@ class _CredentialReplacer:
 
     def _replace_in_keyword(self, location: str, key: str, value: Any, is_credential: bool) -> Any:
         if key in _SCHEMA_VALUES:
-            return self._replace_in_value(
-                location, value, is_credential=is_credential and key != "enum"
-            )
+            is_credential = is_credential and key != "enum"
+            return self._replace_in_value(location, value, is_credential=is_credential)
         if key != "properties" or not isinstance(value, Mapping):
             return self.replace_in_schema(location, value, is_credential=is_credential)
         return {
@@ -287,18 +264,14 @@ class _CredentialReplacer:
             ]
         if not isinstance(value, str):
             return value
-        return (
-            self._replace_in_string(location, value)
-            if is_credential
-            else self._replace_in_text(location, value)
-        )
+        if is_credential:
+            return self._replace_in_string(location, value)
+        return self._replace_in_text(location, value)
 
     def _replace_in_member(
         self, location: str, key: Any, parent: Mapping[Any, Any], *, is_credential: bool
     ) -> Any:
-        """Replace credentials in a member, named by its key, an enclosing key or a sibling `name`
-        or `key`.
-        """
+        """Replace credentials in a member, named by its key, a parent, or a sibling `name`."""
         words = [word.lower() for word in WORD.findall(str(key))]
         sibling_name = next(
             (parent[name] for name in ("name", "key") if isinstance(parent.get(name), str)), ""
@@ -320,9 +293,8 @@ class _CredentialReplacer:
             return text if changed == data else json.dumps(changed, ensure_ascii=False)
 
         def replace_pair(match: re.Match[str]) -> str:
-            if match["key"] == "secret" and match.string.endswith(
-                "${", 0, match.start()
-            ):  # a reference
+            is_reference = match.string.endswith("${", 0, match.start())
+            if match["key"] == "secret" and is_reference:
                 return match[0]
             key = unquote_plus(match["key"])
             value = self._replace_in_string(

@@ -42,9 +42,7 @@ _PATH_KEY = re.compile(r"\.([\w-]+)|\[([0-9]+)\]")
 
 
 class Placeholder(NamedTuple):
-    """The source of a value: an argument or a part of it, or a secret, a file or a list to join, by
-    its kind.
-    """
+    """The source of a value: an argument or a part of it, a secret, a file, or a list to join."""
 
     name: str
     path: tuple[str | int, ...] = ()
@@ -184,9 +182,7 @@ class Values:
         return self._steps is not None and placeholder.may_be_step
 
     def get_files(self, placeholder: Placeholder) -> list[UploadedFile]:
-        """Return the files that an argument names: one, several for a list, none if it is omitted
-        or null.
-        """
+        """Return the files that an argument names: one, several, or none if omitted or null."""
         value = self._look_up(placeholder)
         if value is None or value is MISSING:
             return []
@@ -196,9 +192,7 @@ class Values:
         return [self._read_file(item, placeholder) for item in items]
 
     def get(self, placeholder: Placeholder) -> Any:
-        """Return the value, or the text of a joined list; `MISSING` for an omitted optional
-        argument.
-        """
+        """Return the value, or the text of a joined list; `MISSING` if omitted."""
         value = self._look_up(placeholder)
         is_joined = placeholder.kind in SEPARATORS and isinstance(value, list)
         return _to_text(value, placeholder, str) if is_joined else value
@@ -241,9 +235,7 @@ class Values:
         return value
 
     def _count(self, value: Any, placeholder: Placeholder) -> None:
-        """Raise if the values exceed the limit: a template may contain a placeholder thousands of
-        times.
-        """
+        """Raise if the values exceed the limit: a template may repeat a placeholder."""
         if isinstance(value, Mapping | list | tuple):
             with suppress(RecursionError):  # the part of the request rejects such a value
                 self._filled_chars += len(json.dumps(value, default=str))

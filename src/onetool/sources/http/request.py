@@ -1,5 +1,4 @@
-"""The URL, the query, the headers and the authentication of an HTTP tool, and the request of a
-call.
+"""The URL, query, headers and authentication of an HTTP tool, and the request of a call.
 
 The host of a URL is literal. Values in the path are percent-encoded, and a segment with a value
 cannot be empty, `.` or `..`, so no value can change the number or the order of the segments.
@@ -79,9 +78,7 @@ def _parse_encoded(text: str, safe: str) -> Parts:
 
 
 def _may_be_secret(parts: Parts) -> bool:
-    """Return whether a value may be a secret: that of the settings, or a token in the response of a
-    step.
-    """
+    """Return whether a value may be a secret: from the settings, or in a step's response."""
     return any(
         placeholder.is_secret or placeholder.may_be_step for placeholder in list_placeholders(parts)
     )
@@ -152,9 +149,7 @@ def _parse_segment(text: str) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class ParameterTemplate:
-    """A parameter. `prefix` (the name with the equals sign) and the literal parts of the value are
-    encoded.
-    """
+    """A parameter. `prefix` (the name with `=`) and literal value parts are encoded."""
 
     name: str
     prefix: str
@@ -207,9 +202,7 @@ class ParameterTemplate:
     def _check_conflicts(
         self, parameters: Iterable["ParameterTemplate"], placeholder: Placeholder
     ) -> None:
-        """Raise if a key could set another parameter of the template; some servers read `a[b]` as
-        `a.b`.
-        """
+        """Raise if a key could set another parameter; some servers read `a[b]` as `a.b`."""
         name = self.name.lower()
         for other in (parameter.name for parameter in parameters if parameter is not self):
             if other.lower() == name or other.lower().startswith((f"{name}[", f"{name}.")):

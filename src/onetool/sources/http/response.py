@@ -1,5 +1,4 @@
-"""Convert the response of a server to the result of a call: parse it, redact secrets and apply the
-selector.
+"""Convert a response to the result of a call: parse it, redact secrets, apply the selector.
 
 The server is not trusted: the depth of its data and the size of the result of a selector are
 limited.
@@ -64,9 +63,7 @@ class ResponseRedactor(Redactor):
         return content
 
     def may_redact(self, body: bytes) -> bool:
-        """Return whether this JSON may contain a secret in any encoding; with escapes or another
-        charset, it may.
-        """
+        """Return whether JSON may contain a secret, also with escapes or in another charset."""
         if not body.isascii() or any(mark in body for mark in (b"\\", b"\0", b"\x1b")):
             return True
         text = body.decode("ascii")
@@ -153,9 +150,7 @@ def _is_text(response: Response) -> bool:
 
 
 def _load_json(response: Response) -> Any:
-    """Parse JSON. `json` accepts what orjson rejects: lone surrogates, NaN (as null), other
-    charsets and a BOM.
-    """
+    """Parse JSON, also lone surrogates, NaN (as null), other charsets and a BOM."""
     import orjson
 
     try:

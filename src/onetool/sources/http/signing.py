@@ -36,9 +36,7 @@ _AWS_ALGORITHM = "AWS4-HMAC-SHA256"
 
 
 class Recipe(NamedTuple):
-    """A function that returns the headers of a signature, with their names and the settings that it
-    needs.
-    """
+    """The `sign` function, and the headers and settings of a signature."""
 
     sign: Callable[[Request, Mapping[str, str], float], dict[str, str]]
     headers: tuple[str, ...]

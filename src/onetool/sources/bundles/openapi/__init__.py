@@ -126,9 +126,7 @@ class _DocumentConverter:
         self._problems.setdefault(reason, []).append(str(location))
 
     def _get_no_tools_error(self) -> BundleError:
-        """Return the error for a document without usable operations, with the reason of the first
-        one.
-        """
+        """Return why no operation is usable: the reason of the first one."""
         if self._errors:
             return self._errors[0]
         if self._problems:

@@ -58,9 +58,7 @@ METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 @dataclass(frozen=True, slots=True)
 class Additions:
-    """`scheme` is the security scheme of operations that declare none; `headers` are sent by all
-    tools.
-    """
+    """The `scheme` of operations that declare none, and `headers` that all tools send."""
 
     scheme: JsonMapping | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -102,9 +100,8 @@ def _parse_headers(headers: Iterable[str]) -> dict[str, str]:
             placeholders = list_placeholders(parse(value))
         except ValueError as error:
             raise invalid(f"invalid header {quote(name, 60)}: {error}") from None
-        if argument := next(
-            (placeholder for placeholder in placeholders if not placeholder.is_secret), None
-        ):
+        argument = next((part for part in placeholders if not part.is_secret), None)
+        if argument is not None:
             raise invalid(
                 f"invalid header {quote(name, 60)}: {argument} is not a secret (expected"
                 " ${secret:NAME})"
@@ -125,11 +122,9 @@ class ServerUrls:
     """
 
     def __init__(self, override: str | None) -> None:
-        self._override = (
-            None
-            if override is None
-            else _validate(override if "://" in override else f"https://{override}")
-        )
+        self._override = None
+        if override is not None:
+            self._override = _validate(override if "://" in override else f"https://{override}")
 
     def find_base_url(self, servers: Iterable[Any]) -> str:
         """Return the base URL without a trailing slash."""
@@ -140,12 +135,11 @@ class ServerUrls:
         if not absolute:
             path = urls[0].strip("/")
             is_printable = path and re.fullmatch(r"[\w./~-]{0,79}", path)
-            example = (
-                f"https://api.example.com/{path}" if is_printable else "https://api.example.com"
-            )
-            reason = (
-                f"the document does not declare the host of the API (only {quote(urls[0], 100)})"
-            )
+            example = "https://api.example.com"
+            if is_printable:
+                example = f"{example}/{path}"
+            only = quote(urls[0], 100)
+            reason = f"the document does not declare the host of the API (only {only})"
             raise invalid(
                 f'{reason}; set server="{example}"', needs="server", example=example, reason=reason
             )
@@ -154,14 +148,8 @@ class ServerUrls:
 
 def find_servers(*locations: JsonMapping) -> list[Any]:
     """Return the servers of the operation, else of its path, else of the document."""
-    return next(
-        (
-            as_list(location["servers"])
-            for location in locations
-            if as_list(location.get("servers"))
-        ),
-        [],
-    )
+    servers = (as_list(location.get("servers")) for location in locations)
+    return next(filter(None, servers), [])
 
 
 def _fill_variables(server: JsonMapping) -> str:
@@ -279,9 +267,7 @@ class OperationConverter:
         return {**location.operation, "parameters": parameters}
 
     def _merge_parameters(self, location: OperationLocation) -> list[JsonMapping]:
-        """Return the parameters of the path and the operation; those of the operation take
-        precedence.
-        """
+        """Return path and operation parameters; those of the operation take precedence."""
         parameters: dict[tuple[str, str], JsonMapping] = {}
         for definition in [
             *as_list(location.item.get("parameters")),
@@ -305,9 +291,8 @@ class OperationConverter:
         }
         plain_path, _, query = path.partition("#")[0].partition("?")
         placeholders = {}
-        for name in VARIABLE.findall(
-            plain_path
-        ):  # including variables that the document does not describe
+        # This includes variables that the document does not describe.
+        for name in VARIABLE.findall(plain_path):
             if name not in placeholders:
                 undeclared = {"name": name, "in": "path", "schema": {"type": "string"}}
                 parameter = path_parameters.get(name) or Parameter(undeclared, self._schemas)

@@ -132,9 +132,7 @@ class RequestBuilder:
 
 
 def build_url_template(base: str, path: str, placeholders: dict[str, str]) -> str:
-    """Return the URL with placeholders for the variables of the path, and everything else
-    percent-encoded.
-    """
+    """Return a URL template: path variables become placeholders, the rest is percent-encoded."""
     pieces = VARIABLE.split(path)
     filled = (
         placeholders[piece] if index % 2 else encode_path(piece)
@@ -275,9 +273,7 @@ class SecuritySchemes:
         return credentials
 
     def create_header_credentials(self, header: str) -> Credentials:
-        """Return credentials for a document that describes its authentication only as a header
-        parameter.
-        """
+        """Return credentials for authentication that is only described as a header parameter."""
         credentials = Credentials()
         secret = to_secret_name(self._bundle, header)
         credentials.add({"type": "apiKey", "in": "header", "name": header}, secret)
@@ -321,16 +317,12 @@ class SecuritySchemes:
 
 
 def _find_flow(scheme: JsonMapping) -> JsonObject:
-    """Return the endpoints of a scheme; empty without absolute URLs of a flow that OneTool
-    supports.
-    """
+    """Return the endpoints of a supported flow; empty if it has no absolute URLs."""
     if as_text(scheme.get("type")) == "openIdConnect":
         url = as_text(scheme.get("openIdConnectUrl"))
         return {"openIdConnectUrl": url} if url.startswith(HTTP) else {}
-    old_kinds = {
-        "accessCode": "authorizationCode",
-        "application": "clientCredentials",
-    }  # of Swagger 2
+    # Swagger 2 has other names.
+    old_kinds = {"accessCode": "authorizationCode", "application": "clientCredentials"}
     old_kind = old_kinds.get(as_text(scheme.get("flow")))
     flows = as_mapping(scheme.get("flows")) or ({old_kind: scheme} if old_kind else {})
     for kind, fields in FLOWS.items():

@@ -46,15 +46,8 @@ _TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
 }
 _NUMBER_KEYWORDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
-_COUNT_KEYWORDS = {
-    "minLength",
-    "maxLength",
-    "minItems",
-    "maxItems",
-    "minProperties",
-    "maxProperties",
-}
-_COUNT_KEYWORDS |= {"minContains", "maxContains"}
+_COUNT_KEYWORDS = {"minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"}
+_COUNT_KEYWORDS |= {"minProperties", "maxProperties"}
 _TEXT_KEYWORDS = {"format", "contentEncoding", "contentMediaType"}
 _TEXT_PATTERN = re.compile(r"[\w./+-]{1,60}")
 SCHEMA_KEYWORDS = {"not", "contains", "propertyNames", "if", "then", "else", "additionalProperties"}
@@ -116,18 +109,15 @@ def _collect_choices(value: Any) -> list[Any] | None:
 
 
 def _collect_examples(schema: JsonObject) -> list[Any] | None:
-    examples = (
-        schema["examples"] if isinstance(schema.get("examples"), list) else [schema.get("example")]
-    )
-    return [example for example in examples if example is not None and is_short(example)][
-        :2
-    ] or None
+    examples = schema.get("examples")
+    if not isinstance(examples, list):
+        examples = [schema.get("example")]
+    shown = [example for example in examples if example is not None and is_short(example)]
+    return shown[:2] or None
 
 
 def is_short(value: Any) -> bool:
-    """Return whether a value can be shown to a model: short, and unchanged by the sanitizer of
-    descriptions.
-    """
+    """Return whether models can see a value: it is short, and needs no sanitizing."""
     return is_data(value) and len(text := str(value)) <= MAX_VALUE_CHARS and clean(text) == text
 
 
@@ -137,10 +127,10 @@ def list_strings(value: Any) -> list[str]:
 
 def normalize(parts: JsonObject, schema: JsonObject) -> JsonObject:
     """Normalize all keywords of a schema together."""
-    return apply_nullable(
-        _unwrap_single_all_of(_drop_conflicting_type(_convert_exclusive_bounds(parts, schema))),
-        schema,
-    )
+    parts = _convert_exclusive_bounds(parts, schema)
+    parts = _drop_conflicting_type(parts)
+    parts = _unwrap_single_all_of(parts)
+    return apply_nullable(parts, schema)
 
 
 # --- older versions -------------------------------------------------------------------------------
@@ -161,13 +151,8 @@ def apply_nullable(parts: JsonObject, schema: JsonObject) -> JsonObject:
         parts = {**parts, "enum": [*parts["enum"], None]}
     kind = parts.get("type")
     if kind is not None:
-        return {
-            **parts,
-            "type": [
-                *([kind] if isinstance(kind, str) else [k for k in kind if k != "null"]),
-                "null",
-            ],
-        }
+        kinds = [kind] if isinstance(kind, str) else kind
+        return {**parts, "type": [*(name for name in kinds if name != "null"), "null"]}
     if not parts.keys() & (SUBSCHEMA_KEYWORDS | {"$ref"}):
         return parts
     annotations = {key: value for key, value in parts.items() if key in _ANNOTATION_KEYWORDS}
@@ -249,9 +234,7 @@ class SchemaTranslator:
         return {kind for part in self.list_branches(schema) for kind in _get_declared_types(part)}
 
     def find_members(self, schema: JsonObject) -> tuple[JsonObject, list[str]] | None:
-        """Return properties and required names of an object, or of the first object among
-        alternatives.
-        """
+        """Return properties and required names of the first object among the alternatives."""
         objects = (part for part in self.list_branches(schema) if part.get("properties"))
         return next(((part["properties"], part.get("required", [])) for part in objects), None)
 
@@ -299,9 +282,7 @@ class SchemaTranslator:
         try:
             target = self.references.follow(schema)
         except BundleError:
-            self.unresolved.add(
-                reference
-            )  # inside a schema; at the top of an argument it is rejected
+            self.unresolved.add(reference)  # at the top of an argument it is rejected
             return {}
         if not isinstance(target, dict) or not SUBSCHEMA_KEYWORDS & target.keys():
             return self._translate(target)
@@ -310,9 +291,7 @@ class SchemaTranslator:
         return {**link, "description": description} if description else link
 
     def _claim_name(self, reference: str, target: JsonObject) -> str:
-        """Return the name of a definition without translating it: chains may exceed the recursion
-        limit.
-        """
+        """Return a definition name without translating it: chains may be too deep to recurse."""
         if reference not in self._names:
             basename = reference.rpartition("/")[2].replace("~1", "_").replace("~0", "_")
             clean_name = "".join(
