@@ -215,7 +215,7 @@ def _parse_text(body: str, kind: str) -> Callable[[Values], bytes | None]:
 def _read_file(placeholder: Placeholder, values: Values) -> bytes | None:
     files = values.get_files(placeholder)
     if len(files) > 1:
-        raise invalid_value_error([placeholder], "is a list: a body is one file")
+        raise invalid_value_error("is a list: a body is one file", placeholder)
     return files[0].data if files else None
 
 
@@ -440,7 +440,7 @@ class FileUploads:
             problem = (
                 f"is too large: this tool sends files of at most {self._max_bytes:,} bytes in total"
             )
-            raise invalid_value_error([placeholder], problem)
+            raise invalid_value_error(problem, placeholder)
 
     def _read_path(self, path: str, placeholder: Placeholder) -> UploadedFile:
         from onetool.sources.files import Files, read, stat_path
@@ -460,7 +460,7 @@ class FileUploads:
                     base64.b64decode(value["base64"], validate=True), name, content_type
                 )
             except ValueError:
-                raise invalid_value_error([placeholder], "is not valid base64") from None
+                raise invalid_value_error("is not valid base64", placeholder) from None
         if "media" not in value or self._media is None:
             raise _not_a_file_error(placeholder)
         blob = self._media.get(value["media"], self._context.agent_id, self._context.token_id)
@@ -468,7 +468,7 @@ class FileUploads:
 
 
 def _not_a_file_error(placeholder: Placeholder) -> ToolError:
-    return invalid_value_error([placeholder], f"is not a file: {EXPECTED_FILE}")
+    return invalid_value_error(f"is not a file: {EXPECTED_FILE}", placeholder)
 
 
 def require_permission(context: ToolContext, permission: Permission, reason: str) -> None:

@@ -88,13 +88,12 @@ def parse_status_range(code: int | str) -> range:
 
 def _check_selector(selector: str) -> None:
     import jmespath
-    from jmespath.exceptions import JMESPathError
 
     if len(selector) > MAX_SELECTOR_CHARS:
         raise ValueError(f"is longer than {MAX_SELECTOR_CHARS:,} characters")
     try:
         jmespath.compile(selector)
-    except (JMESPathError, RecursionError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ValueError(f"is not a valid JMESPath expression: {reason}") from None
 

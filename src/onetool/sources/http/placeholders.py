@@ -15,7 +15,7 @@ looks like a placeholder is plain text. Each part of the request escapes values 
 import json
 import re
 import secrets as random_tokens
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -100,13 +100,12 @@ def parse(text: str, *, allow_file: bool = False) -> Parts:
             literal = ""
             position = match.end()
     template = tuple(part for part in [*parts, literal + text[position:]] if part)
-    file = next(
-        (placeholder for placeholder in list_placeholders(template) if placeholder.is_file), None
-    )
-    if file is not None and not (allow_file and len(template) == 1):
-        raise ValueError(
-            f"{file} is only allowed as the whole body, or as the whole value of a multipart part"
-        )
+    for placeholder in list_placeholders(template):
+        if placeholder.is_file and not (allow_file and len(template) == 1):
+            raise ValueError(
+                f"{placeholder} is only allowed as the whole body, or as the whole value of a"
+                " multipart part"
+            )
     return template
 
 
@@ -188,7 +187,7 @@ class Values:
             return []
         items = value if isinstance(value, list | tuple) else [value]
         if len(items) > MAX_FILES:
-            raise invalid_value_error([placeholder], f"has more than {MAX_FILES} files")
+            raise invalid_value_error(f"has more than {MAX_FILES} files", placeholder)
         return [self._read_file(item, placeholder) for item in items]
 
     def get(self, placeholder: Placeholder) -> Any:
@@ -222,9 +221,9 @@ class Values:
             return self._require_secret(placeholder.name)
         if placeholder.kind == BOUNDARY:
             return self.boundary
-        value = (
-            self._steps if self.is_step(placeholder) else self._args.get(placeholder.name, MISSING)
-        )
+        value: Any = self._steps
+        if not self.is_step(placeholder):
+            value = self._args.get(placeholder.name, MISSING)
         for key in placeholder.path:
             value = _get_member(value, key)
         if placeholder.kind in SEPARATORS and value is not None and value is not MISSING:
@@ -243,7 +242,7 @@ class Values:
             self._filled_chars += len(value)
         if self._filled_chars > MAX_FILLED_CHARS:
             raise invalid_value_error(
-                [placeholder], f"makes the request larger than {MAX_FILLED_CHARS:,} characters"
+                f"makes the request larger than {MAX_FILLED_CHARS:,} characters", placeholder
             )
 
     def _is_required(self, placeholder: Placeholder) -> bool:
@@ -297,16 +296,15 @@ def _to_text(value: Any, placeholder: Placeholder, encode: Encode) -> str:
     texts = [encode(to_text(item, placeholder)) for item in value]
     if any(encoded_separator in text for text in texts):
         raise invalid_value_error(
-            [placeholder], f"has an item that contains the separator {separator!r}"
+            f"has an item that contains the separator {separator!r}", placeholder
         )
     return encoded_separator.join(texts)
 
 
-def invalid_value_error(placeholders: Sequence[Placeholder], problem: str) -> ToolError:
+def invalid_value_error(problem: str, *placeholders: Placeholder) -> ToolError:
     """Return the error for an invalid value. An invalid secret is not the fault of the caller."""
-    error_class = (
-        ToolError if all(placeholder.is_secret for placeholder in placeholders) else ArgumentError
-    )
+    is_secret = all(placeholder.is_secret for placeholder in placeholders)
+    error_class = ToolError if is_secret else ArgumentError
     return error_class(f"{' and '.join(map(str, placeholders))} {problem}")
 
 
@@ -320,7 +318,7 @@ def to_text(value: Any, placeholder: Placeholder) -> str:
         kind = "a list" if isinstance(value, list | tuple) else "an object"
         raise ArgumentError(f"{placeholder} is {kind}: expected a string, number or boolean")
     if not is_encodable(text):
-        raise invalid_value_error([placeholder], "contains an unpaired surrogate")
+        raise invalid_value_error("contains an unpaired surrogate", placeholder)
     return text
 
 

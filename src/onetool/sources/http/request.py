@@ -79,9 +79,7 @@ def _parse_encoded(text: str, safe: str) -> Parts:
 
 def _may_be_secret(parts: Parts) -> bool:
     """Return whether a value may be a secret: from the settings, or in a step's response."""
-    return any(
-        placeholder.is_secret or placeholder.may_be_step for placeholder in list_placeholders(parts)
-    )
+    return any(part.is_secret or part.may_be_step for part in list_placeholders(parts))
 
 
 # --- URLs -----------------------------------------------------------------------------------------
@@ -104,7 +102,7 @@ def _fill_segment(segment: Parts, values: Values) -> str:
     placeholders = list_placeholders(segment)
     if placeholders and unquote(text) in {"", ".", ".."}:
         problem = "would make a path segment empty, . or .., which changes the path"
-        raise invalid_value_error(placeholders, problem)
+        raise invalid_value_error(problem, *placeholders)
     return text
 
 
@@ -207,7 +205,7 @@ class ParameterTemplate:
         for other in (parameter.name for parameter in parameters if parameter is not self):
             if other.lower() == name or other.lower().startswith((f"{name}[", f"{name}.")):
                 raise invalid_value_error(
-                    [placeholder], f"is an object, which conflicts with the parameter {other}"
+                    f"is an object, which conflicts with the parameter {other}", placeholder
                 )
 
 
@@ -225,9 +223,7 @@ def encode_query(parameters: Sequence[ParameterTemplate], values: Values) -> str
 def encode_form(value: Any, placeholder: Placeholder) -> str:
     """Encode an object as a form whose fields the definition does not name."""
     if not isinstance(value, dict):
-        raise invalid_value_error(
-            [placeholder], "is not an object: expected the fields of the form"
-        )
+        raise invalid_value_error("is not an object: expected the fields of the form", placeholder)
     names = {encode_value(to_text(key, placeholder)): item for key, item in value.items()}
     fields = (
         field for name, item in names.items() for field in _iterate_fields(name, item, placeholder)
@@ -242,7 +238,7 @@ def _limit_size(fields: Iterator[str], placeholder: Placeholder) -> list[str]:
         size += len(field)
         if size > MAX_CHARS:
             raise invalid_value_error(
-                [placeholder], f"has more than {MAX_CHARS:,} characters as parameters"
+                f"has more than {MAX_CHARS:,} characters as parameters", placeholder
             )
         limited.append(field)
     return limited
@@ -261,7 +257,7 @@ def _iterate_fields(
         return
     if depth == MAX_DEPTH or len(name) > MAX_NAME_CHARS:
         problem = f"has more than {MAX_DEPTH} levels of nested objects and lists, or very long keys"
-        raise invalid_value_error([placeholder], problem)
+        raise invalid_value_error(problem, placeholder)
     items = enumerate(item for item in value if item is not None) if is_list else value.items()
     for key, item in items:
         full_name = f"{name}%5B{_encode_key(key, placeholder)}%5D"
@@ -282,7 +278,7 @@ def _encode_key(key: Any, placeholder: Placeholder) -> str:
         problem = (
             f"has the invalid key {text[:40]!r}: keys cannot be empty or contain brackets or NUL"
         )
-        raise invalid_value_error([placeholder], problem)
+        raise invalid_value_error(problem, placeholder)
     return encode_value(text)
 
 
@@ -313,9 +309,8 @@ class HeaderTemplate:
         return None if text is None else text.strip(" \t")
 
     def _fill_part(self, placeholder: Placeholder, values: Values) -> str | None:
-        text = (
-            values.require_text(placeholder) if self.is_credential else values.get_text(placeholder)
-        )
+        get_text = values.require_text if self.is_credential else values.get_text
+        text = get_text(placeholder)
         if text is None:
             return None
         if values.is_step(placeholder):  # a token, most likely
@@ -323,7 +318,7 @@ class HeaderTemplate:
         pattern = _FORBIDDEN_IN_COOKIE if self.name.lower() == "cookie" else FORBIDDEN_IN_VALUES
         if match := pattern.search(text):
             problem = f"contains {match[0]!r}, which is not allowed in the header {self.name}"
-            raise invalid_value_error([placeholder], problem)
+            raise invalid_value_error(problem, placeholder)
         return text
 
 
@@ -375,7 +370,7 @@ class BasicAuth:
         pair = values.fill(self.user)
         if (":" in pair) == (self.password is not None):
             problem = "must be user:password" if self.password is None else "cannot contain a colon"
-            raise invalid_value_error(list_placeholders(self.user), problem)
+            raise invalid_value_error(problem, *list_placeholders(self.user))
         if self.password is not None:
             pair = f"{pair}:{values.fill(self.password)}"
         token = base64.b64encode(pair.encode()).decode()
@@ -425,7 +420,7 @@ class RequestTemplate:
 
 def measure_bytes(request: Request) -> int:
     """Return the size of the URL, the headers and the body in bytes."""
-    headers = sum(
-        len(name) + len(value.encode()) + len(": \r\n") for name, value in request.headers
-    )
-    return len(request.url) + headers + len(request.content or b"")
+    size = len(request.url) + len(request.content or b"")
+    for name, value in request.headers:
+        size += len(name) + len(value.encode()) + len(": \r\n")
+    return size

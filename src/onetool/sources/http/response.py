@@ -138,11 +138,8 @@ class ResponseReader:
 def _is_text(response: Response) -> bool:
     media_type = response.media_type
     if media_type:
-        return (
-            media_type.startswith("text/")
-            or media_type.endswith(TEXT_TYPES)
-            or "json" in media_type
-        )
+        is_text = media_type.startswith("text/") or media_type.endswith(TEXT_TYPES)
+        return is_text or "json" in media_type
     try:
         return "\0" not in response.body.decode()
     except UnicodeDecodeError:

@@ -6,7 +6,6 @@ A few characters can multiply a response: `[@,@][]` doubles it, and thirty of th
 from typing import Any
 
 import jmespath
-from jmespath.exceptions import JMESPathError
 from jmespath.visitor import TreeInterpreter
 
 from onetool.errors import ToolError
@@ -21,14 +20,7 @@ def select(selector: str, data: Any) -> Any:
     """Return what the selector selects. Raise if it fails or takes too long."""
     try:
         return _LimitedInterpreter(selector).visit(jmespath.compile(selector).parsed, data)
-    except (
-        JMESPathError,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise ToolError(f"the selector {selector} failed on the response: {error}") from None
 
 
@@ -61,19 +53,18 @@ class _LimitedInterpreter(TreeInterpreter):  # type: ignore[misc]  # JMESPath ha
     def visit_function_expression(self, node: Any, value: Any) -> Any:
         evaluated = self._evaluate_children(node, value)
         self._measure(evaluated)
-        if node["value"] in SORTING and isinstance(
-            items := evaluated["children"][0]["value"], list
-        ):
+        items = evaluated["children"][0]["value"] if node["value"] in SORTING else None
+        if isinstance(items, list):
             self._take(STEPS_PER_SORTED_ITEM * len(items))
         return super().visit_function_expression(evaluated, value)
 
     def _evaluate_children(self, node: Any, value: Any) -> Any:
         """Return the node with the values of its children as literals."""
-        values = [self.visit(child, value) for child in node["children"]]
-        return {
-            **node,
-            "children": [{"type": "literal", "children": [], "value": item} for item in values],
-        }
+        literals = [
+            {"type": "literal", "children": [], "value": self.visit(child, value)}
+            for child in node["children"]
+        ]
+        return {**node, "children": literals}
 
     def _measure(self, node: Any) -> None:
         """Count all parts of the values: the same part may be in a value many times."""
