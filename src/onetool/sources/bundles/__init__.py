@@ -25,9 +25,5 @@ def __getattr__(name: str) -> Any:
 
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(
-        import_module(
-            f"onetool.sources.bundles.{'bundle_store' if name == 'BundleStore' else 'model'}"
-        ),
-        name,
-    )
+    module = "bundle_store" if name == "BundleStore" else "model"
+    return getattr(import_module(f"onetool.sources.bundles.{module}"), name)

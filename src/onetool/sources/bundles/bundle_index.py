@@ -386,16 +386,13 @@ def write_tool(
         definition,
     )
     database.execute(f"insert into tools values ({', '.join('?' * len(values))})", values)  # noqa: S608
-    database.executemany(
-        "insert into tags values (?, ?, ?, ?)",
-        ((tag, bundle_id, file.id, key) for tag in file.tags),
-    )
+    tags = ((tag, bundle_id, file.id, key) for tag in file.tags)
+    database.executemany("insert into tags values (?, ?, ?, ?)", tags)
     names = bundle_names(database, bundle_id)
     fields = list_words(file, names)
-    database.executemany(
-        "insert into words values (?, ?, ?)",
-        ((word, place, key) for place, field in enumerate(fields) for word in set(field)),
-    )
+    for place, field in enumerate(fields):
+        words = ((word, place, key) for word in set(field))
+        database.executemany("insert into words values (?, ?, ?)", words)
     name_words = search.put(database, key, to_document(file, names[0]))
     search.learn(database, [*name_words, *chain.from_iterable(fields)], known_words)
 

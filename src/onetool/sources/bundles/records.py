@@ -64,11 +64,9 @@ class _File(BaseModel):
             return cls.model_validate(data)
         except ValidationError as error:
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            what = (
-                f"{'.'.join(map(str, first['loc'])) or 'content'}:"
-                f" {first['msg'].removeprefix('Value error, ')}"
-            )
-            raise Unreadable(f"is not a valid {cls.what} file: {what}") from None
+            field = ".".join(map(str, first["loc"])) or "content"
+            problem = f"{field}: {first['msg'].removeprefix('Value error, ')}"
+            raise Unreadable(f"is not a valid {cls.what} file: {problem}") from None
 
     def text(self) -> bytes:
         """Return the content of the file: indented JSON, with non-ASCII characters unescaped."""
@@ -119,14 +117,10 @@ class BundleFile(_File):
         Enabling or disabling it does not change `modified_at`.
         """
         sent = {name: value for name, value in draft if name != "is_enabled"}
-        modified = (
-            moment
-            if any(getattr(self, name) != value for name, value in sent.items())
-            else self.modified_at
-        )
-        return self.model_copy(
-            update={**dict(draft), "modified_at": modified, "soft_deleted_at": None}
-        )
+        update = {**dict(draft), "soft_deleted_at": None}
+        if any(getattr(self, name) != value for name, value in sent.items()):
+            update["modified_at"] = moment
+        return self.model_copy(update=update)
 
     def to_bundle(self, *, built_in: bool) -> Bundle:
         fields = {
@@ -190,14 +184,12 @@ def fold_name(text: str) -> str:
 def to_document(tool: ToolFile, bundle_slug: str) -> SearchDocument:
     """Return the tool as a document for `ot.search`."""
     about = f"{tool.display_name}. {tool.description} {' '.join(tool.tags)}"
-    parts = (
-        tool.arg_schema["properties"].items()
-        if has_valid_structure(tool.arg_schema) and "properties" in tool.arg_schema
-        else ()
-    )
+    properties: JsonObject = {}
+    if has_valid_structure(tool.arg_schema):
+        properties = tool.arg_schema.get("properties", {})
     arguments = (
         f"{name} {part.get('description', '')}" if isinstance(part, Mapping) else name
-        for name, part in parts
+        for name, part in properties.items()
     )
     return SearchDocument("tool", f"{bundle_slug}.{tool.slug}", about, " ".join(arguments))
 

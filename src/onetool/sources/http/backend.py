@@ -258,11 +258,9 @@ class _Call:
         """Return the pause: doubled each time, with jitter, and at least what the server requests."""
         max_pause: float = min(MAX_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**attempt)
         pause = max_pause * (1 - self.backend.random() / 2)
-        return (
-            pause
-            if isinstance(response, NetworkError)
-            else max(pause, response.parse_retry_after())
-        )
+        if isinstance(response, NetworkError):
+            return pause
+        return max(pause, response.parse_retry_after())
 
     async def _send_once(self, request: Request) -> Response:
         seconds = self._seconds_left
@@ -393,11 +391,9 @@ class _Call:
         return describe_media(content, media_type, "", handle)
 
     async def _make_status_error(self, response: Response) -> HttpStatusError:
-        text = (
-            replace(response, body=response.body[:MAX_SCANNED_BYTES]).text()
-            if not response.compression
-            else ""
-        )
+        text = ""
+        if not response.compression:
+            text = replace(response, body=response.body[:MAX_SCANNED_BYTES]).text()
         redacted = await run_in_thread_if(is_large(text), lambda: self._make_redactor()(text))
         body = redacted[:MAX_BODY_CHARS]
         excerpt = " ".join(body[:MAX_MESSAGE_CHARS].split())

@@ -173,11 +173,9 @@ def _to_embedded_text(placeholder: Placeholder, values: Values) -> str | None:
     value = values.get(placeholder)
     if value is None or value is MISSING:
         return None
-    return (
-        dumps(value).decode()
-        if isinstance(value, dict | list | tuple)
-        else to_text(value, placeholder)
-    )
+    if isinstance(value, dict | list | tuple):
+        return dumps(value).decode()
+    return to_text(value, placeholder)
 
 
 def _parse_form(body: JsonObject) -> list[ParameterTemplate]:
@@ -398,12 +396,11 @@ def _fill_parts(templates: list[PartTemplate], values: Values, *, is_form: bool)
 
 
 def _format_head(name: str, part: UploadedFile, *, is_form: bool) -> bytes:
-    filename = f'; filename="{part.name.translate(_PART_ESCAPES)}"' if part.name else ""
-    head = (
-        f'Content-Disposition: form-data; name="{name.translate(_PART_ESCAPES)}"{filename}\r\n'
-        if is_form
-        else ""
-    )
+    head = ""
+    if is_form:
+        filename = f'; filename="{part.name.translate(_PART_ESCAPES)}"' if part.name else ""
+        name = name.translate(_PART_ESCAPES)
+        head = f'Content-Disposition: form-data; name="{name}"{filename}\r\n'
     if part.content_type:
         head += f"Content-Type: {part.content_type}\r\n"
     return head.encode("utf-8", "replace")  # names of files may not be text

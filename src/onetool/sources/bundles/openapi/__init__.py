@@ -63,9 +63,8 @@ def to_bundle(
 
     `auth` is the authentication of operations that declare none; `headers` are sent by all tools.
     """
-    return _DocumentConverter(
-        parse_document(document), name, server, Additions.parse(auth, headers)
-    ).convert()
+    additions = Additions.parse(auth, headers)
+    return _DocumentConverter(parse_document(document), name, server, additions).convert()
 
 
 class _DocumentConverter:
@@ -130,9 +129,8 @@ class _DocumentConverter:
         if self._errors:
             return self._errors[0]
         if self._problems:
-            return invalid(
-                f"no operation of the document can be imported: {next(iter(self._problems))}"
-            )
+            reason = next(iter(self._problems))
+            return invalid(f"no operation of the document can be imported: {reason}")
         return invalid("the document has no operations under `paths`")
 
     def _list_problems(self) -> list[str]:
@@ -140,14 +138,10 @@ class _DocumentConverter:
             f"{_format_locations(locations)}: {reason}"
             for reason, locations in self._problems.items()
         ]
-        undefined = _format_names(self._security.undefined)
-        unresolved = _format_names(self._operations.unresolved)
-        problems += [f"undefined security schemes are ignored: {undefined}"] if undefined else []
-        problems += (
-            [f"unresolved or external references accept any value: {unresolved}"]
-            if unresolved
-            else []
-        )
+        if undefined := _format_names(self._security.undefined):
+            problems.append(f"undefined security schemes are ignored: {undefined}")
+        if unresolved := _format_names(self._operations.unresolved):
+            problems.append(f"unresolved or external references accept any value: {unresolved}")
         return problems
 
 
@@ -171,8 +165,8 @@ def _list_schemes(document: OpenApiDocument) -> JsonObject:
     }
 
 
-def _format_names(names_found: set[str]) -> str:
-    return ", ".join(sorted(name[:100] for name in names_found)[:20])
+def _format_names(names: set[str]) -> str:
+    return ", ".join(sorted(name[:100] for name in names)[:20])
 
 
 def _format_locations(locations: list[str]) -> str:

@@ -101,13 +101,11 @@ class BodyWriter:
         for name, schema in properties.items():
             placeholders[name] = self._add(name, schema, required=name in required)
         argument_names = {name: placeholder[2:-1] for name, placeholder in placeholders.items()}
-        self._request.rules = {
-            key: [
-                {"required": [argument_names[name] for name in branch["required"]]}
-                for branch in rule
+        for key, rule in rules.items():
+            required_names = [
+                map(argument_names.__getitem__, branch["required"]) for branch in rule
             ]
-            for key, rule in rules.items()
-        }
+            self._request.rules[key] = [{"required": list(names)} for names in required_names]
         return {escape_literal(name): placeholder for name, placeholder in placeholders.items()}
 
     def _find_expandable_members(

@@ -328,11 +328,9 @@ class UniqueNames:
 
 def to_version(text: object) -> str:
     """Return a valid version for `info.version`; `1` if no valid characters remain."""
-    allowed = "".join(
-        c if c == "." or _is_letter_or_digit(c) else "-"
-        for c in str(text if text is not None else "")
-    )
-    valid = re.sub(r"-{2,}", "-", allowed).strip("-")[:MAX_LENGTH]
+    characters = "" if text is None else str(text)
+    allowed = [c if c == "." or _is_letter_or_digit(c) else "-" for c in characters]
+    valid = re.sub(r"-{2,}", "-", "".join(allowed)).strip("-")[:MAX_LENGTH]
     return valid if valid.strip(".") else "1"
 
 
@@ -399,9 +397,8 @@ def convert_operation(
     ]
     consumes = _list_media_types(document, definition, "consumes")
     body = _convert_body(all_parameters, consumes) or _convert_form(all_parameters, consumes)
-    content: JsonObject = {
-        media_type: {} for media_type in _list_media_types(document, definition, "produces")
-    }
+    produces = _list_media_types(document, definition, "produces")
+    content: JsonObject = {media_type: {} for media_type in produces}
     responses = as_mapping(definition.get("responses"))
     headers = [
         as_mapping(responses[code]).get("headers")
@@ -414,11 +411,8 @@ def convert_operation(
 
 
 def _list_media_types(document: OpenApiDocument, definition: JsonMapping, key: str) -> list[str]:
-    return [
-        media_type
-        for media_type in as_list(definition.get(key) or document.root.get(key))
-        if isinstance(media_type, str)
-    ]
+    media_types = as_list(definition.get(key) or document.root.get(key))
+    return [media_type for media_type in media_types if isinstance(media_type, str)]
 
 
 def _convert_parameter(definition: JsonMapping) -> JsonObject:
@@ -435,10 +429,8 @@ def _convert_body(parameters: list[JsonMapping], consumes: list[str]) -> JsonObj
     body = next((parameter for parameter in parameters if parameter.get("in") == "body"), None)
     if body is None:
         return None
-    content = {
-        media_type: {"schema": body.get("schema", {})}
-        for media_type in consumes or ["application/json"]
-    }
+    media = {"schema": body.get("schema", {})}
+    content = dict.fromkeys(consumes or ["application/json"], media)
     common = {key: body[key] for key in ("required", "description") if key in body}
     return {**common, "content": content}
 
@@ -452,26 +444,19 @@ def _convert_form(parameters: list[JsonMapping], consumes: list[str]) -> JsonObj
     media_types = [media_type for media_type in consumes if kind in media_type] or [
         "multipart/form-data" if has_file else _FORM
     ]
-    converted = {
-        as_text(parameter.get("name")): _convert_parameter(parameter) for parameter in fields
-    }
-    schema = {
-        "type": "object",
-        "properties": {name: _add_description(parameter) for name, parameter in converted.items()},
-        "required": [
-            name for name, parameter in converted.items() if parameter.get("required") is True
-        ],
-    }
-    encoding = {
-        name: {key: parameter[key] for key in ("style", "explode") if key in parameter}
-        for name, parameter in converted.items()
-    }
-    return {
-        "required": True,
-        "content": {
-            media_type: {"schema": schema, "encoding": encoding} for media_type in media_types
-        },
-    }
+    properties: JsonObject = {}
+    required: list[str] = []
+    encoding: JsonObject = {}
+    for parameter in fields:
+        name = as_text(parameter.get("name"))
+        converted = _convert_parameter(parameter)
+        properties[name] = _add_description(converted)
+        if converted.get("required") is True:
+            required.append(name)
+        encoding[name] = {key: converted[key] for key in ("style", "explode") if key in converted}
+    schema = {"type": "object", "properties": properties, "required": required}
+    media = {"schema": schema, "encoding": encoding}
+    return {"required": True, "content": dict.fromkeys(media_types, media)}
 
 
 def _add_description(parameter: JsonMapping) -> JsonObject:

@@ -7,6 +7,7 @@ A relative URL cannot be resolved, because only the user knows where the documen
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -71,9 +72,8 @@ class Additions:
     @property
     def secrets(self) -> list[str]:
         """The names of the secrets in the headers."""
-        return [
-            part.name for value in self.headers.values() for part in list_placeholders(parse(value))
-        ]
+        parts = chain.from_iterable(map(parse, self.headers.values()))
+        return [part.name for part in list_placeholders(parts)]
 
 
 def _parse_scheme(auth: str) -> JsonMapping:
@@ -334,16 +334,10 @@ class OperationConverter:
         responses = as_mapping(operation.get("responses"))
         definitions = [responses[code] for code in responses if str(code).startswith("2")]
         successful = [self._references.resolve_or_empty(definition) for definition in definitions]
-        media_types = [
-            media_type
-            for response in successful
-            for media_type in as_mapping(response.get("content"))
-        ]
-        plain = [
-            kind
-            for kind in media_types
-            if kind.isascii() and kind.isprintable() and "*" not in kind
-        ]
+        contents = (as_mapping(response.get("content")) for response in successful)
+        media_types = list(chain.from_iterable(contents))
+        printable = [kind for kind in media_types if kind.isascii() and kind.isprintable()]
+        plain = [kind for kind in printable if "*" not in kind]
         bare = [strip_parameters(kind) for kind in plain]
         json_type = next((kind for kind in plain if "json" in kind), None)
         if json_type:

@@ -116,11 +116,9 @@ class RequestBuilder:
     def build_implementation(self) -> JsonObject:
         """Return `httpImpl`."""
         cookies = [self.headers["Cookie"]] if "Cookie" in self.headers else []
-        headers = (
-            {**self.headers, "Cookie": "; ".join([*cookies, *self.cookies])}
-            if self.cookies
-            else self.headers
-        )
+        headers = dict(self.headers)
+        if self.cookies:
+            headers["Cookie"] = "; ".join([*cookies, *self.cookies])
         impl = {
             "method": self.method,
             "urlTemplate": self.url,
@@ -134,11 +132,9 @@ class RequestBuilder:
 def build_url_template(base: str, path: str, placeholders: dict[str, str]) -> str:
     """Return a URL template: path variables become placeholders, the rest is percent-encoded."""
     pieces = VARIABLE.split(path)
-    filled = (
-        placeholders[piece] if index % 2 else encode_path(piece)
-        for index, piece in enumerate(pieces)
-    )
-    return f"{base}/{''.join(filled).removeprefix('/')}"
+    pieces[::2] = map(encode_path, pieces[::2])
+    pieces[1::2] = map(placeholders.__getitem__, pieces[1::2])
+    return f"{base}/{''.join(pieces).removeprefix('/')}"
 
 
 def encode_path(text: str) -> str:
@@ -212,16 +208,11 @@ class Credentials:
 
     def list_locations(self) -> list[tuple[str, str]]:
         """Return the locations of keys: `header` or `query`, and the name."""
-        keys = (
-            [(str(self.auth["in"]), str(self.auth["name"]))]
-            if self.auth and self.auth["type"] == "apiKey"
-            else []
-        )
-        return [
-            *keys,
-            *(("header", name) for name in self.headers),
-            *(("query", name) for name in self.query),
-        ]
+        locations = [("header", name) for name in self.headers]
+        locations += [("query", name) for name in self.query]
+        if self.auth and self.auth["type"] == "apiKey":
+            locations.append((str(self.auth["in"]), str(self.auth["name"])))
+        return locations
 
 
 def _is_authorization(auth: JsonObject) -> bool:

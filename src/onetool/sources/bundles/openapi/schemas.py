@@ -7,7 +7,7 @@ with values of the wrong type are omitted too.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
@@ -28,7 +28,6 @@ from onetool_child.json_types import JsonMapping, JsonObject
 
 MAX_VALUE_CHARS = 300  # characters of an example or a default
 MAX_CHOICES = 500
-_TYPES = {"string", "number", "integer", "boolean", "array", "object", "null"}
 _TYPE_ALIASES = {
     "file": "string",
     "int": "integer",
@@ -36,14 +35,15 @@ _TYPE_ALIASES = {
     "double": "number",
     "bool": "boolean",
 }
-_TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
-    "string": lambda value: isinstance(value, str),
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
-    "boolean": lambda value: isinstance(value, bool),
-    "array": lambda value: isinstance(value, list),
-    "object": lambda value: isinstance(value, dict),
-    "null": lambda value: value is None,
+# Values have exactly these types, so that `bool` is not an integer.
+_PYTHON_TYPES: Mapping[str, set[type]] = {
+    "string": {str},
+    "number": {int, float},
+    "integer": {int},
+    "boolean": {bool},
+    "array": {list},
+    "object": {dict},
+    "null": {type(None)},
 }
 _NUMBER_KEYWORDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 _COUNT_KEYWORDS = {"minLength", "maxLength", "minItems", "maxItems", "minContains", "maxContains"}
@@ -77,27 +77,24 @@ def translate_simple_keywords(schema: JsonObject) -> Iterator[tuple[str, Any]]:
 
 
 def _is_simple(key: str, value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-    return (
-        (key in _NUMBER_KEYWORDS and is_number)
-        or (key == "multipleOf" and is_number and value > 0)
-        or (key in _COUNT_KEYWORDS and is_number and value >= 0 and value == int(value))
-        or (
-            key in _TEXT_KEYWORDS
-            and isinstance(value, str)
-            and _TEXT_PATTERN.fullmatch(value) is not None
-        )
-        or (key == "pattern" and isinstance(value, str) and is_linear(value))
-        or (key == "uniqueItems" and isinstance(value, bool))
-        or (key == "deprecated" and value is True)
-    )
+    if isinstance(value, str):
+        if key == "pattern":
+            return is_linear(value)
+        return key in _TEXT_KEYWORDS and _TEXT_PATTERN.fullmatch(value) is not None
+    if isinstance(value, bool):
+        return key == "uniqueItems" or (key == "deprecated" and value)
+    if not isinstance(value, int | float) or not isfinite(value):
+        return False
+    if key in _COUNT_KEYWORDS:
+        return value >= 0 and value == int(value)
+    return key in _NUMBER_KEYWORDS or (key == "multipleOf" and value > 0)
 
 
 def _convert_type(value: Any) -> Any:
     if isinstance(value, list):
-        return [kind for kind in dict.fromkeys(map(str, value)) if kind in _TYPES] or None
+        return [kind for kind in dict.fromkeys(map(str, value)) if kind in _PYTHON_TYPES] or None
     kind = _TYPE_ALIASES.get(value, value) if isinstance(value, str) else None
-    return kind if kind in _TYPES else None
+    return kind if kind in _PYTHON_TYPES else None
 
 
 def _collect_choices(value: Any) -> list[Any] | None:
@@ -164,13 +161,12 @@ def apply_nullable(parts: JsonObject, schema: JsonObject) -> JsonObject:
 
 def _drop_conflicting_type(parts: JsonObject) -> JsonObject:
     """Drop a type that forbids all values of `enum`."""
-    types = [parts["type"]] if isinstance(parts.get("type"), str) else parts.get("type")
-    if (
-        types
-        and "enum" in parts
-        and not any(_TYPE_CHECKS[kind](choice) for kind in types for choice in parts["enum"])
-    ):
-        del parts["type"]
+    kinds = parts.get("type")
+    if kinds and "enum" in parts:
+        choice_types = set(map(type, parts["enum"]))
+        listed = [kinds] if isinstance(kinds, str) else kinds
+        if all(choice_types.isdisjoint(_PYTHON_TYPES[kind]) for kind in listed):
+            del parts["type"]
     return parts
 
 
@@ -324,18 +320,12 @@ class SchemaTranslator:
         yield from translate_simple_keywords(schema)
         for key in [key for key in schema if key in SUBSCHEMA_KEYWORDS]:
             # With a discriminator, one branch is meant even if several match.
-            declared = (
-                "anyOf"
-                if key == "oneOf" and "discriminator" in schema and "anyOf" not in schema
-                else key
-            )
-            yield from self._translate_subschemas(declared, schema[key])
+            is_choice = key == "oneOf" and "discriminator" in schema and "anyOf" not in schema
+            yield from self._translate_subschemas("anyOf" if is_choice else key, schema[key])
         properties = as_mapping(schema.get("properties"))
         names = list_strings(schema.get("required"))
-        yield (
-            "required",
-            [name for name in names if not self._is_read_only(properties.get(name))] or None,
-        )
+        writable = [name for name in names if not self._is_read_only(properties.get(name))]
+        yield "required", writable or None
 
     def _translate_subschemas(self, key: str, value: Any) -> Iterator[tuple[str, Any]]:
         if key in MAP_KEYWORDS and isinstance(value, dict):
@@ -345,12 +335,9 @@ class SchemaTranslator:
         elif key == "items" and isinstance(value, list):  # the form of drafts before 2020-12
             yield "prefixItems", [*map(self._translate, value)] or None
         elif key in SCHEMA_KEYWORDS | {"items"} and isinstance(value, dict | bool):
-            # Only `additionalProperties` and the like stay booleans, so that `items` is always a
-            # mapping.
-            yield (
-                key,
-                value if isinstance(value, bool) and key != "items" else self._translate(value),
-            )
+            # Only `additionalProperties` and the like stay booleans; `items` is always a mapping.
+            stays = isinstance(value, bool) and key != "items"
+            yield key, value if stays else self._translate(value)
 
     def _translate_members(self, key: str, members: JsonObject) -> JsonObject:
         """Translate the writable members; those that are read-only are omitted."""
