@@ -176,15 +176,15 @@ def _get_converters(function: Callable[..., Any]) -> dict[str, Convert]:
     annotations = getattr(function, "__annotations__", {})
     if all(map(_is_plain, annotations.values())):  # without importing `typing`
         floats = [name for name, hint in annotations.items() if hint in FLOATS and name != "return"]
-        found: dict[str, Convert | None] = dict.fromkeys(floats, _to_float)
+        by_name: dict[str, Convert | None] = dict.fromkeys(floats, _to_float)
     else:
         others = {"return", *find_context_names(function)}
-        found = {
+        by_name = {
             name: get_converter(hint)
             for name, hint in _get_hints(function).items()
             if name not in others
         }
-    converters = {name: convert for name, convert in found.items() if convert is not None}
+    converters = {name: convert for name, convert in by_name.items() if convert is not None}
     variadic = _get_parameters(function).variadic
     if variadic in converters:
         converters[variadic] = _make_list_converter(list, converters[variadic])
@@ -270,14 +270,12 @@ def _unwrap_hint(hint: Any) -> Any:
 
 
 def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
-    """Return a converter that leaves data of a plain alternative unchanged and tries the others in
-    order.
-    """
+    """Return a converter that leaves plain data unchanged and tries the others in order."""
     from typing import Literal, get_args, get_origin
 
-    found = [(part, get_converter(part)) for part in parts]
-    converters = [convert for _, convert in found if convert is not None]
-    plain = [_unwrap_hint(part) for part, convert in found if convert is None]
+    part_converters = [(part, get_converter(part)) for part in parts]
+    converters = [convert for _, convert in part_converters if convert is not None]
+    plain = [_unwrap_hint(part) for part, convert in part_converters if convert is None]
     literals = [value for part in plain if get_origin(part) is Literal for value in get_args(part)]
     others = [get_origin(part) or part for part in plain if get_origin(part) is not Literal]
     classes = tuple(part for part in others if isinstance(part, type))
@@ -288,9 +286,9 @@ def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
         if isinstance(value, classes) or value in literals:
             return value
         errors = []
-        for each in converters:
+        for converter in converters:
             try:
-                return _convert_part("", each, value)
+                return _convert_part("", converter, value)
             except Mismatch as error:
                 errors.append(error)
         if len(errors) == 1:
@@ -303,24 +301,24 @@ def _get_union_converter(parts: tuple[Any, ...]) -> Convert | None:
 
 
 def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | None:
-    """Return a converter for collections such as `set[str]`, `tuple[int, date]` and `dict[str,
-    Decimal]`.
-    """
+    """Return a converter for collections such as `set[str]` and `dict[str, Decimal]`."""
     from collections import abc
 
     items = [get_converter(part) for part in parts]
     if issubclass(kind, tuple) and parts and Ellipsis not in parts:
         return lambda value: tuple(
-            _convert_part(f"[{index}]", item, each) if item else each
-            for index, (item, each) in enumerate(zip(items, value, strict=True))
+            _convert_part(f"[{index}]", item, member) if item else member
+            for index, (item, member) in enumerate(zip(items, value, strict=True))
         )
     if issubclass(kind, abc.Mapping):
         if len(items) != 2 or not any(items):  # noqa: PLR2004 - keys and values
             return None
         to_key, to_item = (convert or (lambda same: same) for convert in items)
         return lambda value: {
-            _convert_part(f"[{name!r}]", to_key, name): _convert_part(f"[{name!r}]", to_item, each)
-            for name, each in value.items()
+            _convert_part(f"[{name!r}]", to_key, name): _convert_part(
+                f"[{name!r}]", to_item, member
+            )
+            for name, member in value.items()
         }
     outer: Convert | None = COLLECTIONS.get(kind.__name__)
     item = items[0] if issubclass(kind, abc.Iterable) and items else None
@@ -329,7 +327,7 @@ def _get_collection_converter(kind: type, parts: tuple[Any, ...]) -> Convert | N
 
 def _make_list_converter(outer: Convert, item: Convert) -> Convert:
     return lambda value: outer(
-        [_convert_part(f"[{index}]", item, each) for index, each in enumerate(value)]
+        [_convert_part(f"[{index}]", item, member) for index, member in enumerate(value)]
     )
 
 
@@ -378,7 +376,7 @@ def _get_field_converters(kind: type) -> dict[str, Convert]:
 
     converters: dict[str, Convert] = {}
     aliases = {
-        each.name: each.alias for each in getattr(kind, "__attrs_attrs__", ())
+        attribute.name: attribute.alias for attribute in getattr(kind, "__attrs_attrs__", ())
     }  # `_x` is the argument `x`
     for name, hint in _get_hints(kind).items():
         plain = _unwrap_hint(hint)
@@ -406,8 +404,8 @@ def _convert_fields(kind: type, value: Any) -> Values:
         raise TypeError(f"expected an object with the fields of {kind.__name__}")
     converters = _get_field_converters(kind)
     return {
-        name: _convert_part(f".{name}", converters[name], each) if name in converters else each
-        for name, each in value.items()
+        name: _convert_part(f".{name}", converters[name], field) if name in converters else field
+        for name, field in value.items()
     }
 
 
@@ -448,10 +446,8 @@ def _make_decimal(kind: Any, value: Any) -> Any:
 
 
 def _is_of_pydantic(hint: Any) -> bool:
-    """Return whether a type is a class of pydantic or has constraints; converters of other types
-    look inside.
-    """
-    if any(not isinstance(each, str) for each in getattr(hint, "__metadata__", ())):
+    """Return whether the type is a pydantic class or has constraints."""
+    if any(not isinstance(annotation, str) for annotation in getattr(hint, "__metadata__", ())):
         return True
     is_model = isinstance(hint, type) and hasattr(hint, "__pydantic_core_schema__")
     return is_model or str(getattr(hint, "__module__", "")).partition(".")[0] == "pydantic"

@@ -186,9 +186,7 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 class _FunctionAdapter(ast.NodeTransformer):
-    """A transformer of statements that are valid in a module but not in a function with global
-    names.
-    """
+    """Adapts statements that are only valid in a module to a function with global names."""
 
     def __init__(self, not_builtin: frozenset[str]) -> None:
         self._not_builtin = not_builtin
@@ -286,9 +284,7 @@ def parse(code: str, filename: str = FILENAME) -> ast.Module:
 
 
 def _fix_indentation(code: str) -> Iterator[str]:
-    """Yield variants with fixed indentation: the first line may have lost the indentation of the
-    others.
-    """
+    """Yield variants with fixed indentation, which the first line may have lost."""
     for text in (code, _expand_tabs(code, 4), _expand_tabs(code, 8)):
         yield text
         first, _, rest = text.partition("\n")
@@ -348,9 +344,7 @@ def describe_shape(value: Any) -> str:
 
 
 def describe_failed_value(error: BaseException, file: str, last_shape: str) -> str:
-    """Return the shape of the value in a failed expression of this file; `last_shape` is that of
-    the last call.
-    """
+    """Return the shape of the failed expression's value; `last_shape` is the last call's."""
     if type(error) not in {KeyError, TypeError}:
         return ""
     trace = error.__traceback__

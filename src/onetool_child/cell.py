@@ -197,18 +197,16 @@ class Cell:
         return data.encode({"jsonrpc": "2.0", "id": self._id, "result": {**result, **about}})
 
     def _store_media(self, value: Any) -> JsonObject | None:
-        """Send an image or audio to the server and return its description; None for any other
-        value.
-        """
+        """Send an image or audio to the server and return its description, if it is one."""
         # `isinstance` would read `__class__`, which an unknown result of a plan does not have.
         is_binary = (
             issubclass(type(value), bytes | bytearray) and self._media_count < media.MAX_MEDIA
         )
-        found = media.find_media(value, self._params["max_output"]) if is_binary else None
-        if found is None:
+        content = media.find_media(value, self._params["max_output"]) if is_binary else None
+        if content is None:
             return None
         self._media_count += 1
-        return media.send_media(self._peer, found, self._id)
+        return media.send_media(self._peer, content, self._id)
 
     def _check_sanitize(self) -> None:
         chosen = self._main.get("__sanitize__")
@@ -271,9 +269,7 @@ class Cell:
     # --- the namespace ----------------------------------------------------------------------------
 
     def _create_namespace(self) -> Namespace:
-        """Create a real module, so that classes, enums, dataclasses and pickle find themselves by
-        name.
-        """
+        """Create a real module, in which classes and pickle find themselves by name."""
         code = self._params["code"]
         linecache.cache[FILENAME] = (
             len(code),
@@ -292,17 +288,17 @@ class Cell:
 
     def _bind_names(self, code: str, names: JsonObject) -> Namespace:
         """Return the errors, packs, aliases and projects whose names occur in the code."""
-        known: Namespace = {name: TREE[name] for name in TREE if name in code}
+        bindings: Namespace = {name: TREE[name] for name in TREE if name in code}
         spelled = names.get("spelled", {})  # packs by the names in the code, which differ in case
         for pack, tools in names["packs"].items():
-            known[pack] = self._make_pack(spelled.get(pack, pack), tools)
+            bindings[pack] = self._make_pack(spelled.get(pack, pack), tools)
         for name, target in names["tools"].items():
-            known[name] = ToolProxy(target, self._call, self._peer.request)
+            bindings[name] = ToolProxy(target, self._call, self._peer.request)
         if "projects" in names:
-            known["proj"] = ProjectsProxy(
+            bindings["proj"] = ProjectsProxy(
                 names["projects"], lambda name, kwargs: self._call(name, (), kwargs)
             )
-        return known
+        return bindings
 
     def _make_pack(self, pack: str, tools: list[str]) -> PackProxy:
         if pack == OWN_PACK:
@@ -392,9 +388,7 @@ class Cell:
         signals.setitimer(signals.ITIMER_REAL, left)
 
     def _handle_answer(self, answer: JsonObject) -> None:
-        """Read what the server says about the time: how long the run was paused, and when a call
-        ended.
-        """
+        """Read how long the server says the run was paused, and when a call ended."""
         self._paused_for = max(self._paused_for, answer.get("paused_for", 0.0))
         if "clock" in answer and self._on_clock is not None:
             self._on_clock(answer["clock"], answer.get("replayed", False))

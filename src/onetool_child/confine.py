@@ -143,8 +143,7 @@ def confine_program(
     listed: Iterable[str] = (),
     makes_special_files: bool = False,
 ) -> None:
-    """Confine this process and what it starts to these paths and the system's programs; exit if
-    that is impossible.
+    """Confine this process and its children to these paths and system programs, or exit.
 
     Of `listed` directories, it reads only names. `makes_special_files` allows links, pipes and
     sockets in `write`.
@@ -183,8 +182,7 @@ def landlock(
     programs: bool = False,
     network: bool = False,
 ) -> None:
-    """Restrict this process to these files and directories, without signals and abstract sockets to
-    the outside.
+    """Restrict this process to these paths, without signals and sockets to the outside.
 
     `programs` allows executing readable files, `network` allows TCP. `extra_rights` are further
     rights for paths.
@@ -203,9 +201,7 @@ def landlock(
 def landlock_ruleset(
     read: Iterable[str], write: Iterable[str], *, programs: bool = False, network: bool = False
 ) -> int:
-    """Return the descriptor of a ruleset for these paths, which `restrict_to` applies, also in a
-    child.
-    """
+    """Return a ruleset descriptor for these paths, which `restrict_to` applies."""
     ruleset = _create_ruleset(network=network)
     execute = EXECUTE if programs else 0
     for rights, paths in ((READ | execute, read), (WRITE | execute, write)):
@@ -263,8 +259,7 @@ def standard_library() -> list[str]:
 
 @cache
 def around_standard_library(excluded_path: str) -> list[str]:
-    """Return the few directories that contain the standard library, for use after
-    `standard_library` is applied.
+    """Return the directories above the standard library, after `standard_library`.
 
     A directory that contains `excluded_path` is omitted, because access to it must not be allowed.
     """
@@ -287,9 +282,7 @@ def _python_directories() -> list[str]:
 
 
 def _system_files() -> list[str]:
-    """Return what the standard library reads elsewhere: shared libraries, time zones, MIME types,
-    random bytes.
-    """
+    """Return what the standard library reads elsewhere, such as time zones."""
     triplet = sysconfig.get_config_var("MULTIARCH") or "none"
     libraries = [
         f"/lib/{triplet}",

@@ -117,10 +117,10 @@ class _Converter:
         self._seen: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, value: Any) -> Any:
-        known = self._seen.get(id(value))
-        if known is None:
-            known = self._seen[id(value)] = value, self._convert_once(value)
-        return known[1]
+        converted = self._seen.get(id(value))
+        if converted is None:
+            converted = self._seen[id(value)] = value, self._convert_once(value)
+        return converted[1]
 
     def _convert_once(self, value: Any) -> Any:
         try:
@@ -154,8 +154,7 @@ def text(value: Any, indent: int | None = None) -> str:
 
 
 def record_lines(value: Any, depth: int = 0) -> str:
-    """Return the value as JSON with line breaks only between records, the items of long
-    collections.
+    """Return the value as JSON with line breaks only between items of long collections.
 
     Without line breaks it is compact JSON, because JSON strings have none. The value is data
     without NaN.
@@ -190,9 +189,7 @@ def replace_non_finite(value: Any, replacement: float | None = None) -> Any:
 
 
 def is_deeper_than(value: Any, max_depth: int) -> bool:
-    """Return whether data is nested deeper than `max_depth`, level by level instead of by
-    recursion.
-    """
+    """Return whether data is nested deeper than `max_depth`, without recursion."""
     level = [value]
     for _ in range(max_depth):
         collections = [item for item in level if isinstance(item, dict | list)]
@@ -205,9 +202,7 @@ def is_deeper_than(value: Any, max_depth: int) -> bool:
 
 
 def has_too_much_indentation(value: Any) -> bool:
-    """Return whether indentation is too large: a megabyte of nested brackets makes 500 MB of
-    whitespace.
-    """
+    """Return whether nesting makes indentation too large: 1 MB of brackets makes 500 MB."""
     indentation = 0
     queue = [(value, 1)]
     while queue and indentation <= MAX_INDENTATION_BYTES:
@@ -294,9 +289,7 @@ def _convert_to_text(value: Any) -> str:
 
 
 def _convert_table(table: Any, pandas: Any) -> Any:
-    """Return a DataFrame as records, with its index unless that only counts rows; a Series as a
-    mapping.
-    """
+    """Return a DataFrame as records, or a Series as a mapping."""
     is_series = isinstance(table, pandas.Series)
     labels = table.index if is_series else table.columns
     if not labels.is_unique:
@@ -312,9 +305,7 @@ def _convert_table(table: Any, pandas: Any) -> Any:
 
 
 def _dump_model(model: Any) -> Any:
-    """Return the data of a pydantic model as it serializes itself; bytes that are not text are left
-    to `_plain`.
-    """
+    """Return a pydantic model as it serializes itself; `_plain` handles binary bytes."""
     try:
         return model.model_dump(mode="json")
     except (TypeError, ValueError):

@@ -170,9 +170,7 @@ def error_type(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> JsonObject:
-    """Return the error as data: type, class, message and its fields; `trace` says where a tool
-    failed.
-    """
+    """Return the error as data: type, class, message, fields, and where a tool failed."""
     fields = error.fields if isinstance(error, ToolError) else _get_trace(error)
     place = {"location": str(fields["location"])} if "location" in fields else {}
     basics = {
@@ -213,22 +211,20 @@ def _get_text(error: BaseException) -> str:
 
 
 def restore(data: JsonMapping) -> Exception:
-    """Return the exception for data of `describe`; an unknown class becomes a ToolError with its
-    name.
-    """
+    """Return the exception for data of `describe`; unknown classes become ToolError."""
     name = str(data.get("class", ""))
     message = str(data.get("message", ""))
     fields = {key: value for key, value in data.items() if key not in {"type", "class", "message"}}
     if name in TREE:
         kind = str(data.get("type") or TREE[name].type)
         return TREE[name](message, **fields, **({} if kind == TREE[name].type else {"type": kind}))
-    known = getattr(builtins, name, None)
+    builtin = getattr(builtins, name, None)
     if (
-        isinstance(known, type)
-        and issubclass(known, Exception)
-        and not issubclass(known, ENDS_OF_ITERATION)
+        isinstance(builtin, type)
+        and issubclass(builtin, Exception)
+        and not issubclass(builtin, ENDS_OF_ITERATION)
     ):
-        error = _restore_builtin(known, message)
+        error = _restore_builtin(builtin, message)
         if "trace" in data:
             (error.fields if isinstance(error, ToolError) else error.__dict__)["trace"] = data[
                 "trace"
@@ -238,9 +234,7 @@ def restore(data: JsonMapping) -> Exception:
 
 
 def make_error(reason: object, name: str) -> Exception:
-    """Return the error for the reason of a failed result: an exception, a text, a type like
-    `:not_found`, or a dict.
-    """
+    """Return the error for a failed result's exception, text, type or dict."""
     if isinstance(reason, Exception):
         return reason
     if isinstance(reason, str) and reason[:1] == ":" and reason[1:].isidentifier():
@@ -251,7 +245,11 @@ def make_error(reason: object, name: str) -> Exception:
     if "type" in fields:
         fields["type"] = str(fields["type"]).removeprefix(":")
     kind = next(
-        (each.__name__ for each in TREE.values() if each.type == fields.get("type")),
+        (
+            error_class.__name__
+            for error_class in TREE.values()
+            if error_class.type == fields.get("type")
+        ),
         ToolError.__name__,
     )
     return restore({**fields, "class": kind, "message": reason.get("message") or reason})

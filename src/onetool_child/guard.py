@@ -121,15 +121,13 @@ def _reap(worker: int) -> int | None:
 
 
 def kill_descendants(process: int, group: int) -> None:
-    """Kill all descendants of a process and its group; stop them first, so that none starts
-    another.
-    """
-    found: set[int] = set()
-    while new := _find_descendants(process) - found:
+    """Stop all descendants and the process group, so that none starts another; kill them."""
+    descendants: set[int] = set()
+    while new := _find_descendants(process) - descendants:
         for descendant in new:
             _send(os.kill, descendant, signal.SIGSTOP)
-        found |= new
-    for descendant in found:
+        descendants |= new
+    for descendant in descendants:
         _send(os.kill, descendant, signal.SIGKILL)
     _send(os.killpg, group, signal.SIGKILL)
 
@@ -149,10 +147,10 @@ def _find_descendants(process: int) -> set[int]:
                 open(f"/proc/{name}/stat", "rb") as stat,  # noqa: PTH123 - pathlib costs start-up here
             ):
                 parents[int(name)] = int(stat.read().rpartition(b")")[2].split()[1])
-    found = {process}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found - {process}
+    family = {process}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family - {process}
 
 
 def _prctl(option: int, value: int) -> None:

@@ -105,9 +105,7 @@ class Context:
         raise NotImplementedError
 
     def log(self, message: object, level: str = "info") -> Done:
-        """Write to the log of OneTool, and to the client if it called the tool directly or asked
-        for log messages.
-        """
+        """Write to the log of OneTool, and to a client that gets log messages."""
         raise NotImplementedError
 
     def debug(self, message: object) -> Done:
@@ -131,9 +129,7 @@ class Context:
         raise NotImplementedError
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call another tool with the permissions of the caller; return its value or raise its
-        error.
-        """
+        """Call another tool with the caller's permissions; return its value or raise."""
         raise NotImplementedError
 
     def ask(self, message: str, schema: Any = None) -> Any:
@@ -257,9 +253,7 @@ def make_function(kind: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def check_params(validate: Callable[[Any], object], params: Any) -> None:
-    """Raise ArgumentError if `validate_params` rejects the arguments: it raises, or returns an
-    error.
-    """
+    """Raise ArgumentError if `validate_params` rejects the arguments."""
     try:
         outcome = validate(params)
     except Exception as error:
@@ -345,15 +339,13 @@ def import_from(directory: str, package: str) -> None:
 
 
 class ModuleFinder:
-    """A finder of the modules `ot` and `onetool`, unless the environment has packages with these
-    names.
-    """
+    """Finds the modules `ot` and `onetool`, unless the environment has such packages."""
 
     def __init__(self, call: Callable[..., Any], settings: dict[str, Any]) -> None:
         public = (Context, File, ToolError, Cancelled, CannotAsk)
         self._names: dict[str, Any] = {
             "tool": tool,
-            **{each.__name__: each for each in public},
+            **{public_class.__name__: public_class for public_class in public},
         }
         self._names["ToolContext"] = ToolContext
         self.ot = ModuleType("ot", "The interface of OneTool for extension files.")

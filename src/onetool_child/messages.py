@@ -35,10 +35,8 @@ class TooLarge(ValueError):
 
 
 def count_values(chunks: Iterable[bytes], limit: int = MAX_VALUES) -> int:
-    """Count the commas and opening brackets outside of strings; stop when there are more than
-    `limit`.
-    """
-    found = quotes = 0
+    """Count commas and opening brackets outside strings, up to `limit`."""
+    values = quotes = 0
     escaping = b""
     for chunk in chunks:
         text = escaping + chunk
@@ -49,11 +47,11 @@ def count_values(chunks: Iterable[bytes], limit: int = MAX_VALUES) -> int:
         else:
             escaping = b""
         parts = text.translate(None, _UNCOUNTED).split(b'"')
-        found += sum(map(len, parts[quotes % 2 :: 2]))
+        values += sum(map(len, parts[quotes % 2 :: 2]))
         quotes += len(parts) - 1
-        if found > limit or quotes > 4 * limit:
-            return max(found, limit + 1)
-    return found
+        if values > limit or quotes > 4 * limit:
+            return max(values, limit + 1)
+    return values
 
 
 def has_few_values(text: bytes | str) -> bool:

@@ -122,7 +122,7 @@ class PackProxy:
     def _find_attribute(self, attribute: str) -> Any:
         name = f"{self._pack}.{attribute}"
         try:
-            found = self._request("find", {"name": name})
+            tool_name = self._request("find", {"name": name})
         except ToolNotFound:
             module = (
                 importlib.import_module(self._pack)
@@ -132,7 +132,7 @@ class PackProxy:
             if module is None or not hasattr(module, attribute):
                 raise
             return getattr(module, attribute)
-        return ToolProxy(found, self._call, self._request)
+        return ToolProxy(tool_name, self._call, self._request)
 
     def __call__(self, /, *_args: Any, **_kwargs: Any) -> Any:
         tools = dir(self)
@@ -193,7 +193,7 @@ class OtProxy(PackProxy):
         if more or not isinstance(functions, Iterable):
             raise TypeError(f"ot.parallel takes one list of functions: {PARALLEL_EXAMPLE}")
         functions = list(functions)
-        for wrong in (type(each).__name__ for each in functions if not callable(each)):
+        for wrong in (type(function).__name__ for function in functions if not callable(function)):
             raise TypeError(f"ot.parallel takes functions, not {wrong}: {PARALLEL_EXAMPLE}")
         from concurrent.futures import ThreadPoolExecutor
         from contextvars import copy_context
@@ -201,8 +201,10 @@ class OtProxy(PackProxy):
         with ThreadPoolExecutor(MAX_PARALLEL_CALLS) as threads:
             # Each runs in a copy of this context, which has the snippet depth.
             return [
-                each.result()
-                for each in [threads.submit(copy_context().run, each) for each in functions]
+                function.result()
+                for function in [
+                    threads.submit(copy_context().run, function) for function in functions
+                ]
             ]
 
     def snippet(self, name: str, /, **values: Any) -> Any:
@@ -250,8 +252,8 @@ class SessionProxy(MutableMapping[str, Any], Reference):
     def _read(self, keys: list[str] | None = None) -> Any:
         if self._unknown is not None:
             bool(self._unknown)  # ends the plan
-        found = self._call("ot.session", (), {"handle": self.id, "keys": keys})
-        return found["keys" if keys is None else "values"]
+        answer = self._call("ot.session", (), {"handle": self.id, "keys": keys})
+        return answer["keys" if keys is None else "values"]
 
     def _update(self, **changes: Any) -> Any:
         for key, value in changes.get("values", {}).items():
@@ -280,8 +282,8 @@ class SessionProxy(MutableMapping[str, Any], Reference):
         return key in self._read()
 
     def items(self) -> ItemsView[str, Any]:
-        found: JsonObject = self._read(self._read())
-        return found.items()
+        values: JsonObject = self._read(self._read())
+        return values.items()
 
     def values(self) -> ValuesView[Any]:
         return dict(self.items()).values()
@@ -344,19 +346,25 @@ class TypeText:
 
 
 def build_signature(described: JsonObject) -> inspect.Signature:
-    """Return the signature; arguments whose names are not valid in Python are combined in
-    `**other`.
-    """
+    """Return the signature, with names that Python does not accept in `**other`."""
     from inspect import Signature  # loaded late, because few runs inspect tools
 
     listed = described["parameters"]
-    found = [each for each in listed if each["name"].isidentifier() and not iskeyword(each["name"])]
-    if len(found) < len(listed) and all(each["kind"] != "keywords" for each in found):
-        name = "other" if all(each["name"] != "other" for each in found) else "other_arguments"
-        found.append({"name": name, "kind": "keywords", "type": "Any"})
-    found.sort(key=lambda each: (KINDS.index(each["kind"]), "default" in each))
+    parameters = [
+        parameter
+        for parameter in listed
+        if parameter["name"].isidentifier() and not iskeyword(parameter["name"])
+    ]
+    kinds = {parameter["kind"] for parameter in parameters}
+    if len(parameters) < len(listed) and "keywords" not in kinds:
+        names = {parameter["name"] for parameter in parameters}
+        name = "other_arguments" if "other" in names else "other"
+        parameters.append({"name": name, "kind": "keywords", "type": "Any"})
+    parameters.sort(key=lambda parameter: (KINDS.index(parameter["kind"]), "default" in parameter))
     returns = TypeText(described["returns"]) if described["returns"] else Signature.empty
-    return Signature([_make_parameter(each) for each in found], return_annotation=returns)
+    return Signature(
+        [_make_parameter(parameter) for parameter in parameters], return_annotation=returns
+    )
 
 
 def _make_parameter(about: JsonObject) -> inspect.Parameter:
@@ -418,14 +426,14 @@ class PackFinder:
         pack, *rest = name.split(".")
         if pack in sys.stdlib_module_names:
             return None
-        found = (
+        imported = (
             self._find(pack)
             if not rest
             else getattr(sys.modules[pack], rest[0], None)
             if len(rest) == 1
             else None
         )
-        return None if found is None else ModuleSpec(name, self, loader_state=found)  # type: ignore[arg-type]
+        return None if imported is None else ModuleSpec(name, self, loader_state=imported)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> Any:
         return spec.loader_state

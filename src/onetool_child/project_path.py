@@ -135,9 +135,7 @@ class ProjectPath(str):
 
 
 class ProjectsProxy:
-    """The object `proj`, with each project as an attribute; its methods hide projects of the same
-    name.
-    """
+    """The object `proj`: projects are attributes, unless a method has their name."""
 
     def __init__(self, projects: Mapping[str, str], call: Call) -> None:
         self._projects = projects

@@ -79,9 +79,7 @@ class Peer:
         return answer.get("result")
 
     def _send_request(self, request: JsonObject) -> None:
-        """Send a request as one message; if it is too large, its long strings are sent before it as
-        pieces.
-        """
+        """Send a request as one message, after its long strings if it is too large."""
         line = self._encode(request)
         if len(line) > messages.MAX_ARGUMENT_BYTES:
             limit = messages.MAX_ARGUMENT_BYTES

@@ -83,8 +83,7 @@ def _flatten(name: str, top: int, new_names: Iterator[str]) -> None:
 
 
 def larger_than(top: str, limit: int, holders: Iterable[int] = ()) -> bool:
-    """Return whether the files in the directory use more than `limit` bytes; a small file counts as
-    one page.
+    """Return whether the directory uses more than `limit` bytes, in whole pages.
 
     Deleted files count too, if one of the processes holds them open. A file that a process only
     maps, and a directory that cannot be listed, count as too much: their size is unknown. A file

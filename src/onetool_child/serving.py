@@ -33,9 +33,7 @@ CONFIG_NAMES = ("tests/pytest.ini", "pytest.ini")
 
 
 class ServingPeer(Peer):
-    """A peer that answers requests: `answer` handles a request, `on_notification` a notification in
-    the reader.
-    """
+    """A peer that answers requests with `answer`, and notifications in the reader."""
 
     def __init__(
         self,
@@ -187,9 +185,7 @@ class ServingPeer(Peer):
 
     @contextmanager
     def _released_slot(self) -> Iterator[None]:
-        """Allow one more thread while this one waits: the response may depend on another request to
-        this process.
-        """
+        """Allow one more thread while this one waits for a response that may need another."""
         self._threads -= 1
         try:
             yield
@@ -237,8 +233,7 @@ def _abort() -> None:
 
 
 def run_tests(directory: str, tests: list[str], packages: str) -> JsonObject:
-    """Run files or directories of tests; return the exit status of pytest and the outcome of each
-    test.
+    """Run tests; return pytest's exit status and the outcome of each test.
 
     `directory` is the directory of the pack. `packages` contains pytest, for environments that do
     not have it.
@@ -251,9 +246,9 @@ def run_tests(directory: str, tests: list[str], packages: str) -> JsonObject:
 
     vars(builtins)["ot"] = importlib.import_module("ot")  # predefined in tests too, as in the pack
 
-    found = (os.path.join(directory, name) for name in CONFIG_NAMES)  # noqa: PTH118 - importing pathlib is slow
+    paths = (os.path.join(directory, name) for name in CONFIG_NAMES)  # noqa: PTH118 - importing pathlib is slow
     # Files further up belong to another project.
-    config = next(filter(os.path.isfile, found), os.devnull)
+    config = next(filter(os.path.isfile, paths), os.devnull)
     bounds = ["-c", config, "--rootdir", directory, "--confcutdir", directory]
     # Other ways to capture output need a temporary directory, which a sandbox may not have.
     options = ["-q", "--color=no", "--capture=sys", "-p", "no:cacheprovider"]

@@ -40,8 +40,12 @@ def _describe_matches(value: Any) -> str | None:
     """Return a description of the data if it looks like search results."""
     if isinstance(value, dict):
         lists = [item for item in value.values() if isinstance(item, list)]
-        found = _describe_matches(lists[0]) if len(lists) == 1 else None
-        return f"{found}, truncated" if found and value.get("truncated") is True else found
+        description = _describe_matches(lists[0]) if len(lists) == 1 else None
+        return (
+            f"{description}, truncated"
+            if description and value.get("truncated") is True
+            else description
+        )
     if not value or not all(isinstance(item, dict) for item in value):
         return None
     key = next(
@@ -112,8 +116,8 @@ def describe_missing_name(error: BaseException) -> JsonObject:
         )
         return {"variables": unbound[:MAX_VARIABLES]}
     assert isinstance(error, AttributeError)
-    found = [*frame.f_locals.items(), *list(frame.f_globals.items())]
-    variables = [name for name, value in found if value is error.obj]
+    variables_by_name = [*frame.f_locals.items(), *list(frame.f_globals.items())]
+    variables = [name for name, value in variables_by_name if value is error.obj]
     keys = (
         [key for key in islice(error.obj, MAX_VARIABLES) if type(key) is str]
         if type(error.obj) is dict
@@ -137,9 +141,7 @@ def describe_file(error: BaseException) -> dict[str, str]:
 
 
 def find_snippet_line(error: BaseException) -> str:
-    """Return the place in a snippet where the error occurred, formatted like a syntax error of
-    Python.
-    """
+    """Return where in a snippet the error occurred, like Python's syntax errors."""
     places = (
         (file, line)
         for file, line, _ in _list_traceback(error)

@@ -199,9 +199,7 @@ def zygote_filter(machine: str) -> bytes | None:
 
 
 def cell_filter(machine: str) -> bytes | None:
-    """Return the additional filter of cells: no processes, no signals to others, no changes to
-    isolation.
-    """
+    """Return the filter that denies cells processes, signals and changed isolation."""
     if machine not in COLUMN:
         return None
     column = COLUMN[machine]

@@ -143,26 +143,22 @@ class FilePeer(Peer):
 
 
 class LastFinder:
-    """The last import hook: it finds packs, and explains why a module of the standard library is
-    missing.
-    """
+    """The last import hook: finds packs, and explains missing standard library modules."""
 
     def __init__(self, packs: PackFinder) -> None:
         self._packs = packs
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        found = self._packs.find_spec(name, path, target)
-        if found is None and name in sys.stdlib_module_names:
+        spec = self._packs.find_spec(name, path, target)
+        if spec is None and name in sys.stdlib_module_names:
             raise ModuleNotFoundError(
                 f"the WebAssembly sandbox does not have the module {name!r}", name=name
             )
-        return found
+        return spec
 
 
 class TimedBuffer(io.BufferedWriter):
-    """A buffer that is flushed by a write if it has waited too long, because there is no thread
-    that could do it.
-    """
+    """A buffer that a write flushes after some time, because there is no thread."""
 
     _flushed_at = _waits_since = 0.0
 
@@ -224,9 +220,7 @@ class GuestCell(Cell):
 
 
 def _make_directory(path: Any, mode: int = 0o777, **options: Any) -> None:
-    """Replace `os.mkdir`: without a parent directory, it reports an I/O error, which `makedirs`
-    does not expect.
-    """
+    """Replace `os.mkdir`, whose I/O error for a missing parent `makedirs` rejects."""
     try:
         _mkdir(path, mode, **options)
     except OSError as error:

@@ -67,9 +67,7 @@ END = b"E"
 
 
 class Answers:
-    """The files with the messages of the server to one run, which deletes what it has read: there
-    are at most two.
-    """
+    """The at most two files with messages for a run, which deletes what it has read."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -237,9 +235,7 @@ class SandboxHost:
             os._exit(0)
 
     def _watch_memory(self) -> None:
-        """Exit if the process needs too much memory: a sandbox limits its own, not that of its
-        calls to the host.
-        """
+        """Exit if the process uses too much memory, which sandboxes do not limit for host calls."""
         while True:
             time.sleep(WATCH_SECONDS)
             if read_peak_memory() > self._memory_bytes + OVERHEAD_BYTES:

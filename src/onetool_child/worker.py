@@ -169,11 +169,9 @@ class WorkerProcess:
         self._peer.send_line(f'{{"jsonrpc":"2.0","id":{ident},"result":{{"pieces":true}}}}')
 
     def _store_media(self, ident: int, value: Any) -> JsonObject | None:
-        """Send an image, audio or a file to the server and return its description; None for any
-        other value.
-        """
-        found = media.find_media(value, self._options["max_bytes"])
-        return None if found is None else media.send_media(self._peer, found, ident)
+        """Send an image, audio or file to the server and return its description, if it is one."""
+        content = media.find_media(value, self._options["max_bytes"])
+        return None if content is None else media.send_media(self._peer, content, ident)
 
     def _send_error(self, ident: int, error: BaseException) -> None:
         try:

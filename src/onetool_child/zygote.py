@@ -229,9 +229,7 @@ class Zygote:
             os._exit(70)
 
     def _reap(self, ident: int) -> None:
-        """Report that a cell is gone and remove its scratch directory if empty; the server removes
-        others.
-        """
+        """Report that a cell is gone and remove its scratch directory if it is empty."""
         pid, pidfd = self._cells.pop(ident)
         self._poll.unregister(pidfd)
         os.close(pidfd)

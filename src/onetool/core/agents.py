@@ -88,9 +88,7 @@ class Agents:
         )
 
     def accepts_http_answers(self, name: str) -> bool:
-        """Return whether the user lets clients over HTTP approve calls, without a token of scope
-        `approve`.
-        """
+        """Return whether clients over HTTP may approve without a token of scope `approve`."""
         is_chosen = "via" in self._find(name).approvals.model_fields_set
         return is_chosen and name not in self._project_approvals
 
@@ -99,16 +97,16 @@ class Agents:
         return pack.cost_per_call if pack else 0
 
     def _find(self, name: str) -> Agent:
-        known = self._settings.agents
-        if name not in known:
+        agents = self._settings.agents
+        if name not in agents:
             ignored = self._ignored
-            message = f"unknown agent {name!r}: expected {', '.join(sorted(known))}"
+            message = f"unknown agent {name!r}: expected {', '.join(sorted(agents))}"
             raise (
                 ToolError(f"{message}. {ignored.message}", hint=ignored.hint)
                 if ignored
                 else ToolError(message)
             )
-        return known[name]
+        return agents[name]
 
     def _guard(self, name: str, budgets: Budgets) -> BudgetGuard | None:
         limits = _limits(budgets)
@@ -164,8 +162,8 @@ def authorize(tool: Tool, args: JsonMapping, context: ToolContext) -> None:
         raise ToolError(describe_disabled(tool.name, tool.disabled_reason), tool=tool.name)
     if not context.admits(tool):
         allowed = list(context.tools or ())
-        wanted = ", ".join([*allowed, tool.name])
-        setting = f"agents: {{{context.agent_id}: {{tools: [{wanted}]}}}}"
+        extended_list = ", ".join([*allowed, tool.name])
+        setting = f"agents: {{{context.agent_id}: {{tools: [{extended_list}]}}}}"
         raise PermissionDenied(
             f"agent {context.agent_id} may not call {tool.name}: its tools are"
             f" [{', '.join(allowed)}]. {context.explain_setting(setting, 'tools')}",
@@ -178,9 +176,7 @@ def authorize(tool: Tool, args: JsonMapping, context: ToolContext) -> None:
 
 
 def choose_account(tool: Tool, context: ToolContext) -> ToolContext:
-    """Return the context with the account of the call: the default account of the server if none is
-    named.
-    """
+    """Return the context with the call's account, by default the first of the server."""
     accounts: tuple[str, ...] = getattr(tool.backend, "accounts", ())
     if context.account in accounts or not (context.account or accounts):
         return context

@@ -117,8 +117,7 @@ class AuditLog:
         frees_space: bool = False,
         difference: str = "",
     ) -> AsyncIterator[Facts]:
-        """Record a change of stored or disabled tools or of settings before it is made, and its
-        outcome.
+        """Record a change of tools or settings before it is made, and its outcome.
 
         It has names only, never values, except for the difference of settings, which contains no
         secrets. The block may add to the yielded facts. On a full disk, a change that frees space
@@ -209,9 +208,7 @@ class AuditLog:
         )
 
     def _render_arguments(self, tool: Tool, args: JsonMapping, max_seconds: float = inf) -> Facts:
-        """Return the arguments as far as they fit into a record, declared ones first, so that
-        others hide none.
-        """
+        """Return the arguments that fit a record, declared ones first."""
         rendered: Facts = {}
         end = time.thread_time() + max_seconds
         bytes_left = MAX_ARGUMENTS_BYTES

@@ -94,7 +94,9 @@ def outcome(docstring: str) -> Outcome:
     from docstring_parser import parse
 
     parsed = parse(docstring)
-    raises = {each.type_name: _join(each.description) for each in parsed.raises if each.type_name}
+    raises = {
+        error.type_name: _join(error.description) for error in parsed.raises if error.type_name
+    }
     return Outcome(_join(parsed.returns.description) if parsed.returns else "", raises)
 
 
@@ -141,12 +143,12 @@ class Scope:
                 self.definitions[name] = value
             case ast.ImportFrom(module=module, names=names, level=level):
                 self.imports |= {
-                    each.asname or each.name: Import(module or "", level, each.name)
-                    for each in names
+                    alias.asname or alias.name: Import(module or "", level, alias.name)
+                    for alias in names
                 }
             case ast.Import(names=names):
                 self.imports |= {
-                    each.asname or each.name: Import(each.name, 0, "") for each in names
+                    alias.asname or alias.name: Import(alias.name, 0, "") for alias in names
                 }
             case _ if (
                 type(node).__name__ == "TypeAlias"
@@ -154,9 +156,7 @@ class Scope:
                 self.definitions[node.name.id] = node.value  # type: ignore[attr-defined]
 
     def is_used_by(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Return whether the parameters of a function need this scope, because they use more than
-        known types.
-        """
+        """Return whether the function's parameters use more than known types."""
         for node in ast.walk(function.args):
             match node:
                 case ast.Name(id=name) if name in self.definitions:
@@ -172,9 +172,7 @@ class Scope:
         return False
 
     def name(self, node: ast.expr) -> str:
-        """Return the original name of an expression such as `dt.date`, `Optional[int]` or
-        `Field(...)`.
-        """
+        """Return the original name of an expression such as `dt.date` or `Field(...)`."""
         match node:
             case ast.Name(id=name):
                 return (self.imports[name].name if name in self.imports else "") or name
@@ -185,9 +183,7 @@ class Scope:
         return ""
 
     def find(self, node: ast.expr) -> tuple[str, "Scope"] | None:
-        """Return the name of a class or alias and the scope that defines it; None if it is defined
-        elsewhere.
-        """
+        """Return the name of a class or alias and its scope; None if it is defined elsewhere."""
         match node:
             case ast.Name(id=name) if name in self.definitions:
                 return name, self
@@ -224,8 +220,8 @@ def strip_underscores(name: str) -> str:
 
 def read_assignments(lineage: Lineage) -> Iterator[tuple[str, ast.expr, Scope]]:
     for node, scope in lineage:
-        for each in node.body:
-            match each:
+        for statement in node.body:
+            match statement:
                 case (
                     ast.Assign(targets=[ast.Name(id=name)], value=value)
                     | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
@@ -254,9 +250,7 @@ def select_field_options(options: Values) -> Values:
 
 
 def get_default(options: Values) -> Any:
-    """Return the default in options of `Field`; `MISSING` if it is required, `UNKNOWN` if it is not
-    a literal.
-    """
+    """Return the default in `Field` options, `MISSING` if required, or `UNKNOWN` if no literal."""
     default = (
         UNKNOWN
         if {"default_factory", "factory"} & options.keys()
@@ -269,7 +263,7 @@ def read_config(lineage: Lineage) -> Values:
     """Return how a pydantic model treats additional values and how it names its fields."""
     from pydantic import alias_generators
 
-    found: Values = {"is_pydantic": True}
+    config: Values = {"is_pydantic": True}
     for node, _ in lineage:
         keywords = list(node.keywords)
         for name, value, _ in read_assignments([(node, Scope())]):
@@ -277,18 +271,21 @@ def read_config(lineage: Lineage) -> Values:
                 keywords += value.keywords
             elif name == "model_config" and isinstance(value, ast.Dict):
                 pairs = zip(value.keys, value.values, strict=True)
-                keywords += [ast.keyword(ast.literal_eval(key), each) for key, each in pairs if key]
+                keywords += [
+                    ast.keyword(ast.literal_eval(key), key_value) for key, key_value in pairs if key
+                ]
         for keyword in keywords:
             if keyword.arg == "extra":
-                found["extra"] = ast.literal_eval(keyword.value)
+                config["extra"] = ast.literal_eval(keyword.value)
             elif keyword.arg == "alias_generator":
-                found["rename"] = getattr(alias_generators, Scope().name(keyword.value))
-    return found
+                config["rename"] = getattr(alias_generators, Scope().name(keyword.value))
+    return config
 
 
 def is_total(keywords: Iterable[ast.keyword]) -> bool:
     return not any(
-        each.arg == "total" and getattr(each.value, "value", True) is False for each in keywords
+        keyword.arg == "total" and getattr(keyword.value, "value", True) is False
+        for keyword in keywords
     )
 
 
@@ -302,7 +299,9 @@ def get_signature(function: Callable[..., Any]) -> inspect.Signature:
     except NameError:  # an annotation that only type checkers can resolve
         signature = inspect.signature(function)
     return signature.replace(
-        parameters=[each for each in signature.parameters.values() if not takes_context(each)]
+        parameters=[
+            parameter for parameter in signature.parameters.values() if not takes_context(parameter)
+        ]
     )
 
 

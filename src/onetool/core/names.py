@@ -33,13 +33,13 @@ def fold(name: str) -> str:
     return name.replace("_", "").casefold()
 
 
-def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
+def nearest(name: str, candidates: Mapping[str, object] | list[str]) -> list[str]:
     """Return up to three similar known names, best match first."""
     from rapidfuzz import fuzz, process
 
     if len(name) > MAX_NAME_LENGTH:
         return []
-    names = list(known)
+    names = list(candidates)
     matches = []
     for start in range(0, len(names), COMPARE_BATCH_SIZE):  # other threads can run between batches
         part = names[start : start + COMPARE_BATCH_SIZE]
@@ -49,15 +49,14 @@ def nearest(name: str, known: Mapping[str, object] | list[str]) -> list[str]:
 
 
 def find_by_words(name: str, summaries: Mapping[str, str]) -> list[str]:
-    """Return up to three names that contain all words of this one in any order: `list_issues`,
-    `issues_list`.
+    """Return up to three names with the same words, such as `list_issues`, `issues_list`.
 
     Those whose summary consists of the same words come first.
     """
-    wanted = split_words(name)
-    found = [other for other in summaries if wanted and wanted <= split_words(other)]
-    differences = {other: len(wanted ^ split_words(summaries[other])) for other in found}
-    return sorted(found, key=lambda other: (differences[other], len(other)))[:MAX_SIMILAR_NAMES]
+    words = split_words(name)
+    matches = [other for other in summaries if words and words <= split_words(other)]
+    differences = {other: len(words ^ split_words(summaries[other])) for other in matches}
+    return sorted(matches, key=lambda other: (differences[other], len(other)))[:MAX_SIMILAR_NAMES]
 
 
 def split_words(name: str) -> set[str]:

@@ -180,9 +180,7 @@ def _make_converter(annotation: Any) -> Callable[[Any], Any] | None:
 
 
 def _add_settings(context: ToolContext, pack: str) -> ToolContext:
-    """Return the context with the settings of this pack, not those of a caller, if there is a
-    running application.
-    """
+    """Return the context with the settings of this pack instead of the caller's."""
     if context.run.get_settings is None:
         return context
     settings = context.run.get_settings(pack)
@@ -375,8 +373,10 @@ def _context_error(thing: Any, what: str, where: str) -> ToolError:
 
 def _read_model_schema(schema: Any) -> JsonObject:
     """Return the schema of a LangChain tool, which is JSON or a pydantic model."""
-    found: JsonObject = dict(schema) if isinstance(schema, Mapping) else schema.model_json_schema()
-    return found
+    json_schema: JsonObject = (
+        dict(schema) if isinstance(schema, Mapping) else schema.model_json_schema()
+    )
+    return json_schema
 
 
 def _from_pydantic_ai(thing: Any) -> Tool:

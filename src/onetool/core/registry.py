@@ -155,9 +155,7 @@ class Registry:
     # --- one tool ---------------------------------------------------------------------------------
 
     def find(self, name: str) -> Tool:
-        """Return the tool with this name or alias; raise an error with similar names if there is
-        none.
-        """
+        """Return the tool with this name or alias; the error for none has similar names."""
         check_name(name)
         target, cycle = self._target(name)
         if cycle:
@@ -198,8 +196,7 @@ class Registry:
         return self.find_exact(names[0]) if len(names) == 1 else None
 
     def match_pack(self, name: str) -> str:
-        """Return the pack with this name, else the only one that differs just in case and
-        underscores, else the name.
+        """Return the pack with this name, or the only one that differs in case and underscores.
 
         Packs that have no tools, such as servers that were not listed yet, are included.
         """
@@ -208,12 +205,12 @@ class Registry:
     def match_packs(self, names: Collection[str]) -> dict[str, str]:
         """Return the result of `match_pack` for each name."""
         unknown = {fold(name) for name in names if not self.is_pack(name)}
-        found: dict[str, list[str]] = {}
+        packs_by_folded: dict[str, list[str]] = {}
         for pack in self.all_packs() if unknown else ():
-            found.setdefault(fold(pack), []).append(pack)
+            packs_by_folded.setdefault(fold(pack), []).append(pack)
         similar = {
             folded: packs[0]
-            for folded, packs in found.items()
+            for folded, packs in packs_by_folded.items()
             if folded in unknown and len(packs) == 1
         }
         return {

@@ -108,14 +108,12 @@ class Schema:
 
     @classmethod
     def from_definition(cls, definition: FunctionNode, scope: Scope) -> Self:
-        """Create a schema from a function definition and the scope of its module, which are not
-        kept.
-        """
+        """Create a schema from a function definition and its module scope, which are not kept."""
         signature = parse_signature(definition, scope)
         schema = _schema_from_signature(signature, ast.get_docstring(definition))
         plain = [
-            each.replace(annotation=inspect.Parameter.empty)
-            for each in signature.parameters.values()
+            parameter.replace(annotation=inspect.Parameter.empty)
+            for parameter in signature.parameters.values()
         ]
         return cls(lambda: schema, lambda: inspect.Signature(plain))
 
@@ -135,7 +133,9 @@ class Schema:
 
     @cached_property
     def _kinds(self) -> JsonMapping:
-        return {name: each.kind for name, each in self._get_signature().parameters.items()}
+        return {
+            name: parameter.kind for name, parameter in self._get_signature().parameters.items()
+        }
 
     @cached_property
     def keyword_only(self) -> frozenset[str]:
@@ -146,9 +146,7 @@ class Schema:
 
     @cached_property
     def variadic(self) -> str | None:
-        """The argument that collects further positional arguments, such as `args` of a function
-        with `*args`.
-        """
+        """The argument that collects further positional arguments, such as `*args`."""
         return next(
             (
                 name
@@ -160,9 +158,7 @@ class Schema:
 
     @cached_property
     def variadic_keywords(self) -> str | None:
-        """The name of the parameter for other named arguments, such as `options` of a function with
-        `**options`.
-        """
+        """The parameter for other named arguments, such as `**options`."""
         return next(
             (name for name, kind in self._kinds.items() if kind is inspect.Parameter.VAR_KEYWORD),
             None,
@@ -181,8 +177,8 @@ class Schema:
 
     def problem(self, value: Any) -> str | None:
         """Return the first problem with the value, or None."""
-        found = self._mismatch(value)
-        return found[0] if found else None
+        mismatch = self._mismatch(value)
+        return mismatch[0] if mismatch else None
 
     def _mismatch(self, value: Any) -> tuple[str, list[str | int], str] | None:
         """Return the first problem as text, its path in the value, and the text without the path."""
@@ -220,14 +216,12 @@ class Schema:
         raise AssertionError("the value is valid")
 
     def _describe_choices(self, error: Any) -> str:
-        """Return the alternatives of a union that does not accept a value: `integer, or string
-        matching "^a"`.
-        """
+        """Return the alternatives of a union, such as `integer, or string matching "^a"`."""
         choices: Any = self.json
         try:
             for step in error.schema_path:
                 choices = choices[step]
-            texts = dict.fromkeys(self._describe_choice(each) for each in choices[:MAX_CHOICES])
+            texts = dict.fromkeys(self._describe_choice(choice) for choice in choices[:MAX_CHOICES])
         except (LookupError, TypeError):  # the location is in another document of the validator
             return "another value"
         more = ["..."] if len(choices) > MAX_CHOICES else []
@@ -278,9 +272,7 @@ class Schema:
         raise ArgumentError(text, path=path, reason=reason)
 
     def _omit_none(self, args: JsonObject) -> JsonObject:
-        """Return the arguments without those that are None, which signatures show as the default of
-        optional ones.
-        """
+        """Return the arguments without None, which signatures show as the default."""
         optional = self.properties.keys() - self.required - self.defaults.keys()
         return {
             name: value for name, value in args.items() if value is not None or name not in optional
@@ -298,9 +290,7 @@ class Schema:
         return args
 
     def _convert_strings(self, args: JsonObject) -> JsonObject:
-        """Convert strings such as "3" and "true" in place where the validator requires a number or
-        a boolean.
-        """
+        """Convert strings such as "3" and "true" in place where another type is required."""
         copied: set[int] = set()
         if self._is_expensive(args):
             return args
@@ -376,7 +366,7 @@ def _is_hashable(value: object) -> bool:
 def _schema_from_signature(signature: inspect.Signature, docstring: str | None) -> JsonObject:
     descriptions = docstring_arguments(docstring)
     parts, definitions = _describe_types(
-        {name: each.annotation for name, each in signature.parameters.items()}
+        {name: declared.annotation for name, declared in signature.parameters.items()}
     )
     properties: JsonObject = {}
     schema: JsonObject = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -412,20 +402,20 @@ def _describe_types(annotations: Mapping[str, Any]) -> tuple[dict[str, JsonObjec
     Pydantic is loaded only if types need it.
     """
     parts = {
-        name: PLAIN_TYPES.get(each, {}) if _is_hashable(each) else {}
-        for name, each in annotations.items()
+        name: PLAIN_TYPES.get(annotation, {}) if _is_hashable(annotation) else {}
+        for name, annotation in annotations.items()
     }
     rich = {
-        name: each
-        for name, each in annotations.items()
-        if not _is_hashable(each) or each not in PLAIN_TYPES
+        name: annotation
+        for name, annotation in annotations.items()
+        if not _is_hashable(annotation) or annotation not in PLAIN_TYPES
     }
-    if not any(not isinstance(each, str) for each in rich.values()):
+    if not any(not isinstance(annotation, str) for annotation in rich.values()):
         return parts, {}
     from onetool.util.pydantic_schema import describe_types
 
     described, definitions = describe_types(
-        {name: each for name, each in rich.items() if not isinstance(each, str)}
+        {name: annotation for name, annotation in rich.items() if not isinstance(annotation, str)}
     )
     return {**parts, **described}, definitions
 
@@ -450,13 +440,11 @@ def make_output_schema(returns: ast.expr | None, scope: Scope | None = None) -> 
 
 
 def schema_of_returns(kind: Any) -> Schema | None:
-    """Return the schema of a returned type; None if it does not say what is returned, or if that
-    may be media.
-    """
+    """Return the schema of a returned type; None if it is vague or may be media."""
     vague = (None, list, dict, tuple, set, frozenset, inspect.Signature.empty)
     is_vague = (
         isinstance(kind, str)
-        or any(kind is each for each in vague)
+        or any(kind is vague_type for vague_type in vague)
         or any(word in str(kind) for word in VAGUE_TYPES)
     )
     return None if is_vague else _ReturnSchema(lambda: schema_for_type(kind))
@@ -472,8 +460,8 @@ class _ReturnSchema(Schema):
         if not self.json:
             return None
         try:
-            found = super().problem(value)
+            mismatch = super().problem(value)
         except (TypeError, ValueError):  # it contains objects
             value = as_data(value)
-            found = super().problem(value)
-        return found and super().problem(replace_non_finite(value, 0.0))
+            mismatch = super().problem(value)
+        return mismatch and super().problem(replace_non_finite(value, 0.0))

@@ -47,9 +47,7 @@ class _Unbounded(Exception):
 
 
 def expands_too_far(schema: JsonMapping, max_checks: int) -> bool:
-    """Return whether any part of the schema may need more checks than `max_checks` for a single
-    value.
-    """
+    """Return whether a part of the schema may need too many checks for one value."""
     estimate = _Estimate(schema)
     try:
         return any(estimate.count(part, None) > max_checks for part in list_objects(schema))
@@ -58,9 +56,7 @@ def expands_too_far(schema: JsonMapping, max_checks: int) -> bool:
 
 
 def is_expensive(schema: JsonMapping, value: Any, max_checks: int) -> bool:
-    """Return whether a validator may make more checks than `max_checks`, if it remembers none of
-    them.
-    """
+    """Return whether a validator without memory may make more than `max_checks`."""
     try:
         return _Estimate(schema, min(MAX_STEPS, max_checks)).count(schema, value) > max_checks
     except (_Unbounded, RecursionError):
@@ -91,9 +87,7 @@ def follow_pointer(schema: Any, steps: Iterable[str]) -> Any:
 
 @lru_cache(maxsize=4_096)
 def weigh_pattern(pattern: str) -> int:
-    """Return the number of states of a pattern, roughly: a counted repetition repeats what is
-    before it.
-    """
+    """Return the rough number of pattern states; counted repetitions repeat their states."""
     groups: list[int] = []
     total = 0  # of the current group
     last = 0  # of the last character, class or group
@@ -136,7 +130,7 @@ class _Estimate:
             if schema is not self._root and self._has_base(schema):
                 raise _Unbounded
             self._counts[key] = 1
-            checks = sum(self.count(*each) for each in self._list_checks(schema, value))
+            checks = sum(self.count(*check) for check in self._list_checks(schema, value))
             self._counts[key] = 1 + checks + self._weigh_keywords(schema, value)
         return self._counts[key]
 
@@ -164,9 +158,7 @@ class _Estimate:
         return lists
 
     def _has_base(self, schema: JsonMapping) -> bool:
-        """Return whether the schema has a base URI of its own, to which references inside of it are
-        relative.
-        """
+        """Return whether the schema has its own base URI for the references in it."""
         return any(isinstance(schema.get(name), str) for name in self._bases)
 
     def _list_checks(self, schema: JsonMapping, value: Any) -> Iterator[tuple[Any, Any]]:
@@ -176,28 +168,33 @@ class _Estimate:
         if "$ref" in schema:
             yield self._resolve(schema["$ref"]), value
         yield from ((schema[name], value) for name in IN_PLACE if name in schema)
-        yield from ((each, value) for name in IN_PLACE_LISTS for each in _list(schema.get(name)))
         yield from (
-            (each, value)
+            (subschema, value) for name in IN_PLACE_LISTS for subschema in _list(schema.get(name))
+        )
+        yield from (
+            (subschema, value)
             for name in IN_PLACE_MAPPINGS
-            for each in _mapping(schema.get(name)).values()
+            for subschema in _mapping(schema.get(name)).values()
         )
         if isinstance(value, dict):
-            known = _mapping(schema.get("properties"))
+            properties = _mapping(schema.get("properties"))
             patterns = _mapping(schema.get("patternProperties")).values()
             others = [*patterns, *(schema[name] for name in MEMBERS if name in schema)]
             names = schema.get("propertyNames")
             for name, member in value.items():
                 yield names, name
                 yield from (
-                    (each, member)
-                    for each in ([known[name], *patterns] if name in known else others)
+                    (subschema, member)
+                    for subschema in (
+                        [properties[name], *patterns] if name in properties else others
+                    )
                 )
         elif isinstance(value, list):
-            everywhere = [each for name in ITEMS for each in _list(schema.get(name))]
+            everywhere = [subschema for name in ITEMS for subschema in _list(schema.get(name))]
             for item in value:
                 yield from (
-                    (each, item) for each in (*everywhere, *_list(schema.get("prefixItems")))
+                    (subschema, item)
+                    for subschema in (*everywhere, *_list(schema.get("prefixItems")))
                 )
 
     def _resolve(self, reference: Any) -> Any:
@@ -227,10 +224,12 @@ def shorten(message: str) -> str:
 
 
 def choose_alternative(error: Any) -> Any:
-    """Return the error of the only alternative of a union that accepts a value of this type; None
-    if there is none.
-    """
-    alternatives = [found for found in get_alternatives(error) if not _is_other_type(found, error)]
+    """Return the error of the only alternative that accepts this type, if there is one."""
+    alternatives = [
+        alternative
+        for alternative in get_alternatives(error)
+        if not _is_other_type(alternative, error)
+    ]
     return alternatives[0][0] if len(alternatives) == 1 and alternatives[0] else None
 
 
@@ -239,10 +238,11 @@ def get_alternatives(error: Any) -> list[list[Any]]:
     return error.kind.context if type(error.kind).__name__ in {"AnyOf", "OneOfNotValid"} else []
 
 
-def _is_other_type(found: list[Any], error: Any) -> bool:
+def _is_other_type(alternative: list[Any], error: Any) -> bool:
     """Return whether an alternative rejects the value itself because of its type."""
     return any(
-        hasattr(each.kind, "types") and each.instance_path == error.instance_path for each in found
+        hasattr(cause.kind, "types") and cause.instance_path == error.instance_path
+        for cause in alternative
     )
 
 
@@ -253,16 +253,16 @@ def find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
         return
     alternatives = get_alternatives(error) or [[error]]
     rejected = [
-        each
-        for found in alternatives
-        for each in found
-        if each.instance_path == error.instance_path
+        cause
+        for alternative in alternatives
+        for cause in alternative
+        if cause.instance_path == error.instance_path
     ]
     if len(rejected) < len(alternatives) or not all(
-        hasattr(each.kind, "types") for each in rejected
+        hasattr(cause.kind, "types") for cause in rejected
     ):
         return
-    kinds = {kind for each in rejected for kind in each.kind.types} - {"null"}
+    kinds = {kind for cause in rejected for kind in cause.kind.types} - {"null"}
     if error.instance_path and isinstance(error.instance, str) and len(kinds) == 1:
         value = parse_scalar(error.instance, *kinds)
         if value is not None:
@@ -270,9 +270,7 @@ def find_conversions(error: Any) -> Iterator[tuple[list[str | int], Any]]:
 
 
 def parse_scalar(text: str, kind: str) -> int | float | bool | None:
-    """Return the number or boolean that a string denotes, if the conversion loses nothing; None
-    otherwise.
-    """
+    """Return the number or boolean that a string denotes without loss; None otherwise."""
     if kind == "boolean":
         return {"true": True, "false": False}.get(text.lower())
     if kind not in {"integer", "number"} or not NUMBER.fullmatch(text):
@@ -289,15 +287,13 @@ def parse_scalar(text: str, kind: str) -> int | float | bool | None:
 
 
 def convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
-    """Return the value with integral floats such as 3.0 as integers where the schema declares only
-    integers.
-    """
+    """Return the value with 3.0 as 3 where the schema declares only integers."""
     if not isinstance(value, CONVERTIBLE):
         return value
     if isinstance(value, list) and not any(isinstance(item, CONVERTIBLE) for item in value):
         return value
     choices = [*_list_alternatives(schema, root)]
-    kinds = {kind for each in choices for kind in _list_types(each)}
+    kinds = {kind for choice in choices for kind in _list_types(choice)}
     if isinstance(value, float):
         return (
             int(value)
@@ -305,21 +301,21 @@ def convert_integers(value: Any, schema: Any, root: JsonObject) -> Any:
             else value
         )
     fitting = [
-        each
-        for each in choices
-        if "array" in _list_types(each) or "items" in each or "prefixItems" in each
+        choice
+        for choice in choices
+        if "array" in _list_types(choice) or "items" in choice or "prefixItems" in choice
     ]
     if isinstance(value, list):
-        for each in fitting:
-            first = each.get("prefixItems") or ()
-            parts = chain(first, repeat(each.get("items"), max(0, len(value) - len(first))))
+        for choice in fitting:
+            first = choice.get("prefixItems") or ()
+            parts = chain(first, repeat(choice.get("items"), max(0, len(value) - len(first))))
             value = [
                 convert_integers(item, part, root) for item, part in zip(value, parts, strict=False)
             ]
         return value
-    for each in choices:
-        properties = each.get("properties") or {}
-        others = each.get("additionalProperties")
+    for choice in choices:
+        properties = choice.get("properties") or {}
+        others = choice.get("additionalProperties")
         value = {
             key: convert_integers(item, properties.get(key, others), root)
             for key, item in value.items()
@@ -335,13 +331,17 @@ def _list_alternatives(schema: Any, root: JsonObject) -> Iterator[JsonObject]:
     seen: set[int] = set()
     pending = [schema]
     while pending:
-        each = pending.pop()
-        if isinstance(each, Mapping) and id(each) not in seen:
-            seen.add(id(each))
-            yield dict(each)
-            pending += [*each.get("anyOf", ()), *each.get("oneOf", ()), *each.get("allOf", ())]
-            if "$ref" in each:
-                pending.append(resolve_reference(each, root))
+        alternative = pending.pop()
+        if isinstance(alternative, Mapping) and id(alternative) not in seen:
+            seen.add(id(alternative))
+            yield dict(alternative)
+            pending += [
+                *alternative.get("anyOf", ()),
+                *alternative.get("oneOf", ()),
+                *alternative.get("allOf", ()),
+            ]
+            if "$ref" in alternative:
+                pending.append(resolve_reference(alternative, root))
 
 
 def _list_types(schema: JsonMapping) -> set[str]:
@@ -350,9 +350,7 @@ def _list_types(schema: JsonMapping) -> set[str]:
 
 
 def resolve_reference(schema: Any, root: JsonMapping) -> JsonMapping:
-    """Return the schema that `$ref` names, if it is in the same document; boolean schemas become
-    empty ones.
-    """
+    """Return the schema that `$ref` names in the same document; booleans become empty."""
     for _ in range(MAX_REFERENCES):
         reference = schema.get("$ref") if isinstance(schema, Mapping) else None
         if not isinstance(reference, str) or not reference.startswith("#/"):
@@ -363,13 +361,15 @@ def resolve_reference(schema: Any, root: JsonMapping) -> JsonMapping:
 
 def flatten_schema(schema: Any, root: JsonMapping, depth: int = 0) -> JsonMapping:
     """Return the schema with its reference resolved and the fields of all parts of `allOf`."""
-    found = resolve_reference(schema, root)
-    if not isinstance(parts := found.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
-        return found
-    merged: JsonObject = {key: value for key, value in found.items() if key != "allOf"}
-    properties = dict(found.get("properties") or {})
-    required = list(found.get("required") or ())
-    for part in islice((flatten_schema(each, root, depth + 1) for each in parts), MAX_CHOICES):
+    resolved = resolve_reference(schema, root)
+    if not isinstance(parts := resolved.get("allOf"), list) or depth > MAX_ALL_OF_DEPTH:
+        return resolved
+    merged: JsonObject = {key: value for key, value in resolved.items() if key != "allOf"}
+    properties = dict(resolved.get("properties") or {})
+    required = list(resolved.get("required") or ())
+    for part in islice(
+        (flatten_schema(subschema, root, depth + 1) for subschema in parts), MAX_CHOICES
+    ):
         properties.update(part.get("properties") or {})
         required += part.get("required") or ()
         merged = {**part, **merged}

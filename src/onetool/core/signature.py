@@ -49,11 +49,10 @@ def signature(tool: Tool) -> str:
 
 
 def describe_signature(tool: Tool) -> JsonObject:
-    """Return the signature as data: `parameters` with `name`, `kind`, `type` and `default`, and
-    `returns`.
-    """
+    """Return the signature as data: parameters and returns."""
     parameters = [
-        {**each, "type": clean_if_foreign(each["type"], tool)} for each in _list_parameters(tool)
+        {**parameter, "type": clean_if_foreign(parameter["type"], tool)}
+        for parameter in _list_parameters(tool)
     ]
     return {"parameters": parameters, "returns": tool.returns}
 
@@ -129,8 +128,7 @@ def _format_parameter(about: JsonMapping, tool: Tool) -> str:
 
 
 def short_call(tool: Tool, name: str) -> str:
-    """Return a call without types, such as `pack.tool(query, count=5)`; if long, with as many
-    arguments as fit.
+    """Return a short call without types, such as `pack.tool(query, count=5)`.
 
     All required arguments are shown.
     """
@@ -186,9 +184,7 @@ def arguments(tool: Tool) -> list[str]:
 
 
 def _python_expression(name: str) -> str:
-    """Return the Python expression for a tool; `ot.pack` reaches packs whose names are reserved in
-    Python.
-    """
+    """Return the expression for a tool; `ot.pack` reaches packs with reserved names."""
     pack, dot, short = NOT_PYTHON.sub("_", name).rpartition(".")
     return (
         f'ot.pack("{pack}").{short}'
@@ -216,8 +212,7 @@ def _sort_arguments(tool: Tool) -> list[tuple[str, JsonMapping]]:
 
 
 def type_name(part: Any, root: JsonMapping | None = None, levels: int = 0) -> str:
-    """Return the Python type for a part of a schema, which may refer to definitions in `root`;
-    `Any` if unknown.
+    """Return the Python type for part of a schema with definitions in `root`, or `Any`.
 
     Objects are shown with their fields, like a TypedDict, up to this number of levels.
     """
@@ -274,13 +269,13 @@ class _TypeWriter:
     def _write_fields(self, part: JsonMapping, levels: int) -> str:
         """Return the fields of an object: all, or if these are too long, the required ones."""
         properties = part["properties"]
-        if not levels or any(each is properties for each in self._open):
+        if not levels or any(field_schema is properties for field_schema in self._open):
             return TYPE_NAMES["object"]
         required = set(part.get("required") or ())
         self._open.append(properties)
         fields = {
-            name: self.write(each, levels - 1)
-            for name, each in islice(properties.items(), MAX_FIELDS)
+            name: self.write(field_schema, levels - 1)
+            for name, field_schema in islice(properties.items(), MAX_FIELDS)
         }
         self._open.pop()
         needed = [f"{name!r}: {fields[name]}" for name in fields if name in required]

@@ -58,9 +58,7 @@ PYDANTIC_TYPES = (
 
 
 class Resolver:
-    """The resolution of the annotation and the default of one parameter, with a limited number of
-    steps.
-    """
+    """Resolves the annotation and default of one parameter in a limited number of steps."""
 
     def __init__(self) -> None:
         self._steps = MAX_STEPS
@@ -81,19 +79,17 @@ class Resolver:
         return kind
 
     def annotate(self, kind: Any, metadata: Iterable[ast.expr], scope: Scope) -> Any:
-        """Return the type with the constraints and the description of metadata, such as a call of
-        `Field`.
-        """
+        """Return the type with constraints and description from metadata such as `Field`."""
         from pydantic import Field
 
         options: Values = {}
-        for each in metadata:
-            match each:
+        for constraint in metadata:
+            match constraint:
                 case ast.Constant(value=str(text)):
                     options["description"] = text
-                case ast.Call(args=[first, *_]) if scope.name(each) in CONSTRAINTS:
-                    options[CONSTRAINTS[scope.name(each)]] = ast.literal_eval(first)
-                case ast.Call(args=bounds) if scope.name(each) == "Len":
+                case ast.Call(args=[first, *_]) if scope.name(constraint) in CONSTRAINTS:
+                    options[CONSTRAINTS[scope.name(constraint)]] = ast.literal_eval(first)
+                case ast.Call(args=bounds) if scope.name(constraint) == "Len":
                     options |= dict(
                         zip(
                             ("min_length", "max_length"),
@@ -101,14 +97,16 @@ class Resolver:
                             strict=False,
                         )
                     )
-                case ast.Call() if scope.name(each) in {"Field", "StringConstraints", "Interval"}:
-                    options |= select_field_options(read_options(each))
+                case ast.Call() if scope.name(constraint) in {
+                    "Field",
+                    "StringConstraints",
+                    "Interval",
+                }:
+                    options |= select_field_options(read_options(constraint))
         return Annotated[kind, Field(**options)] if options else kind
 
     def evaluate_default(self, node: ast.expr, scope: Scope) -> Any:
-        """Return the value of a default: a literal, or the value of an enum's member; else
-        `UNKNOWN`.
-        """
+        """Return the value of a default that is a literal or enum member, else `UNKNOWN`."""
         with suppress(ValueError, TypeError, RecursionError, MemoryError):
             return ast.literal_eval(node)
         if isinstance(node, ast.Attribute) and scope.find(node.value):
@@ -131,10 +129,10 @@ class Resolver:
             case ast.Constant(value=str(text)):
                 return self._evaluate(ast.parse(text, mode="eval").body, scope)
             case ast.Name() | ast.Attribute():
-                found = scope.find(node)
+                definition = scope.find(node)
                 return (
-                    self._evaluate_definition(*found)
-                    if found
+                    self._evaluate_definition(*definition)
+                    if definition
                     else self._find_known(scope.name(node))
                 )
             case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -219,8 +217,8 @@ class Resolver:
         if "RootModel" in bases:
             root = [
                 base
-                for each, _ in lineage
-                for base in each.bases
+                for ancestor, _ in lineage
+                for base in ancestor.bases
                 if isinstance(base, ast.Subscript)
             ]
             return self._evaluate(root[0].slice, scope)
@@ -231,16 +229,14 @@ class Resolver:
             return self._build_model(name, docstring, fields, **read_config(lineage))
         if "TypedDict" in bases:
             return self._build_model(name, docstring, fields)
-        decorators = {scope.name(each) for each in node.decorator_list}
+        decorators = {scope.name(decorator) for decorator in node.decorator_list}
         if not decorators & (DATACLASSES | ATTRS):
             raise TypeError(f"unknown kind of class: {name}")
         rename = strip_underscores if decorators & ATTRS else str
         return self._build_model(name, docstring, fields, extra="forbid", rename=rename)
 
     def _trace(self, node: ast.ClassDef, scope: Scope) -> tuple[Lineage, set[str]]:
-        """Return the classes of the source that a class inherits from, itself last, and the names
-        of other bases.
-        """
+        """Return the base classes in the source, the class itself last, and the other bases."""
         self._take_step()
         lineage: Lineage = []
         others: set[str] = set()
@@ -256,13 +252,13 @@ class Resolver:
         return [*lineage, (node, scope)], others
 
     def _read_members(self, lineage: Lineage, *, is_text: bool) -> list[tuple[str, Any]]:
-        """Return the members of an enum with their values, or with their names if a value is not
-        plain data.
-        """
+        """Return enum members with their values, or names if a value is not plain data."""
         members: Values = {}
         for name, value, scope in read_assignments(lineage):
             if isinstance(value, ast.Call) and scope.name(value) == "auto":
-                last = max((each for each in members.values() if isinstance(each, int)), default=0)
+                last = max(
+                    (number for number in members.values() if isinstance(number, int)), default=0
+                )
                 members[name] = name.lower() if is_text else last + 1
             else:
                 members[name] = self.evaluate_default(value, scope)
@@ -275,8 +271,8 @@ class Resolver:
         fields: dict[str, Field] = {}
         for node, scope in lineage:
             all_required = is_total(node.keywords)
-            for each in node.body:
-                match each:
+            for statement in node.body:
+                match statement:
                     case ast.AnnAssign(
                         target=ast.Name(id=name), annotation=annotation, value=default
                     ):
@@ -297,12 +293,12 @@ class Resolver:
         return self._build_model(str(ast.literal_eval(node.args[0])), None, fields)
 
     def _build_named_tuple(self, name: str, fields: Mapping[str, Field]) -> Any:
-        defaults = [self._read_default(each)[0] for each in fields.values()]
+        defaults = [self._read_default(field)[0] for field in fields.values()]
         optional = [
             default if is_data(default) else None for default in defaults if default is not MISSING
         ]
         kind: Any = namedtuple(name, fields, defaults=optional)  # type: ignore[misc]  # noqa: PYI024 - names are computed
-        kind.__annotations__ = {key: self._resolve_field(each) for key, each in fields.items()}
+        kind.__annotations__ = {key: self._resolve_field(field) for key, field in fields.items()}
         return kind
 
     def _build_model(
@@ -343,9 +339,7 @@ class Resolver:
         return model
 
     def _resolve_field(self, field: Field) -> Any:
-        """Return the type of a field; `Any` if it cannot be resolved, without affecting other
-        fields.
-        """
+        """Return the type of a field; `Any` if it cannot be resolved."""
         try:
             return self._evaluate(field.annotation, field.scope)
         except Exception:  # noqa: BLE001 - see `resolve`
@@ -427,8 +421,12 @@ def _pydantic_types() -> Values:
 
 def parse_signature(node: FunctionNode, scope: Scope | None = None) -> inspect.Signature:
     """Return the signature of a function definition without executing it."""
-    parameters = [_build_parameter(*each, scope or Scope()) for each in list_parameters(node)]
-    return inspect.Signature([each for each in parameters if not takes_context(each)])
+    parameters = [
+        _build_parameter(*parameter, scope or Scope()) for parameter in list_parameters(node)
+    ]
+    return inspect.Signature(
+        [parameter for parameter in parameters if not takes_context(parameter)]
+    )
 
 
 def list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, Any]]:
@@ -439,18 +437,18 @@ def list_parameters(node: FunctionNode) -> list[tuple[ast.arg, ast.expr | None, 
     )
     defaults = [*padding, *args.defaults]
     positional: list[tuple[ast.arg, Any]] = [
-        (each, kinds.POSITIONAL_ONLY) for each in args.posonlyargs
+        (argument, kinds.POSITIONAL_ONLY) for argument in args.posonlyargs
     ]
-    positional += [(each, kinds.POSITIONAL_OR_KEYWORD) for each in args.args]
+    positional += [(argument, kinds.POSITIONAL_OR_KEYWORD) for argument in args.args]
     return [
         *(
-            (each, default, kind)
-            for (each, kind), default in zip(positional, defaults, strict=True)
+            (argument, default, kind)
+            for (argument, kind), default in zip(positional, defaults, strict=True)
         ),
         *([(args.vararg, None, kinds.VAR_POSITIONAL)] if args.vararg else []),
         *(
-            (each, default, kinds.KEYWORD_ONLY)
-            for each, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
+            (argument, default, kinds.KEYWORD_ONLY)
+            for argument, default in zip(args.kwonlyargs, args.kw_defaults, strict=True)
         ),
         *([(args.kwarg, None, kinds.VAR_KEYWORD)] if args.kwarg else []),
     ]

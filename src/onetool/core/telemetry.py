@@ -56,8 +56,7 @@ class Telemetry:
         agent: str,
         client: str,
     ) -> None:
-        """Record a client session, in which the client would otherwise have loaded the definition
-        of every tool.
+        """Record a client session, which would otherwise have loaded every tool definition.
 
         `client` identifies the client; `stored` are the tokens of stored definitions.
         """

@@ -107,9 +107,7 @@ class Tool:
         return getattr(self.backend, "is_resumable", False)
 
     def identify(self) -> Any:
-        """Return what a call does, as data: if it differs from what a person approved, the call
-        must not be made.
-        """
+        """Return what a call does, as data. The call must not be made if approved data differs."""
         identify = getattr(self.backend, "identify", None)
         return None if identify is None else identify(self)
 
@@ -234,9 +232,7 @@ class ToolSource(Protocol):
     def entries(
         self, pack: str | None = None, *, at_once: int | None = None
     ) -> Iterator[RegistryEntry]:
-        """Yield all tools, or those of a pack, sorted by name; `at_once` is the size of the first
-        batch.
-        """
+        """Yield all tools or a pack's, sorted by name; `at_once` is the first batch size."""
 
     def count(self, pack: str, *, enabled: bool = False) -> int:
         """Return the number of tools of a pack, optionally only enabled ones."""
@@ -304,7 +300,7 @@ class HeldTools(ToolSource):
             )
         declared_effects = tool.effects
         if declared_effects is not None or not all(
-            isinstance(each, Permission) for each in tool.permissions
+            isinstance(permission, Permission) for permission in tool.permissions
         ):
             try:  # a program may pass strings
                 parsed_effects = None if declared_effects is None else effect_set(declared_effects)

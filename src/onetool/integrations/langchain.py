@@ -19,7 +19,7 @@ def to_langchain_tools(bus: ToolBus, context: ToolContext | None = None) -> list
     A failed call raises `ToolException`; set `handle_tool_error` of a tool to pass the error to the
     model.
     """
-    return [_BusTool(each, bus, context) for each in list_tools(bus, context)]
+    return [_BusTool(definition, bus, context) for definition in list_tools(bus, context)]
 
 
 class _BusTool(BaseTool):

@@ -82,10 +82,10 @@ def encode_name(name: str) -> str:
 def decode_name(encoded: str, bus: ToolBus) -> str:
     """Return the name of the tool that a model calls. A name that ends with a digest is looked up."""
     if DIGEST_MARK in encoded:
-        found = (
+        names = (
             entry.name for entry in bus.registry.entries() if encode_name(entry.name) == encoded
         )
-        return next(found, encoded)
+        return next(names, encoded)
     return "-".join(part.replace("-", ".") for part in encoded.split("--"))
 
 
@@ -133,8 +133,12 @@ def to_openai_tools(
     With a context, return only the tools that calls with it may use.
     """
     functions = [
-        {"name": each.name, "description": each.description, "parameters": each.schema}
-        for each in list_tools(bus, context)
+        {
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": definition.schema,
+        }
+        for definition in list_tools(bus, context)
     ]
     if api == "chat":
         return [{"type": "function", "function": function} for function in functions]
@@ -167,8 +171,12 @@ def to_anthropic_tools(bus: ToolBus, context: ToolContext | None = None) -> list
     With a context, return only the tools that calls with it may use.
     """
     return [
-        {"name": each.name, "description": each.description, "input_schema": each.schema}
-        for each in list_tools(bus, context)
+        {
+            "name": definition.name,
+            "description": definition.description,
+            "input_schema": definition.schema,
+        }
+        for definition in list_tools(bus, context)
     ]
 
 

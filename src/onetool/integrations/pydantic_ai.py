@@ -34,17 +34,19 @@ class OneToolToolset(AbstractToolset[Any]):
         return "onetool"
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:  # noqa: ARG002 - as declared there
-        found = await run_in_thread(list_tools, self._bus, self._context)
+        definitions = await run_in_thread(list_tools, self._bus, self._context)
         return {
-            each.name: ToolsetTool(
+            definition.name: ToolsetTool(
                 toolset=self,
                 tool_def=ToolDefinition(
-                    name=each.name, description=each.description, parameters_json_schema=each.schema
+                    name=definition.name,
+                    description=definition.description,
+                    parameters_json_schema=definition.schema,
                 ),
                 max_retries=self._max_retries,
                 args_validator=ANY_ARGUMENTS,
             )
-            for each in found
+            for definition in definitions
         }
 
     async def call_tool(

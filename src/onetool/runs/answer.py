@@ -259,9 +259,7 @@ class Presenter:
     async def render_failure(
         self, output: RunOutput, text: str, error: JsonMapping, caller: ToolContext
     ) -> Answer:
-        """Return the answer of a failed run; `error` is its error as data, which the code may have
-        forged.
-        """
+        """Return the answer of a failed run, whose `error` as data may be forged by the code."""
         message = escape_invisible(explain.truncate(text, MAX_ERROR_CHARS))
         blocks = [
             *_output_blocks(output),
@@ -315,9 +313,7 @@ class Presenter:
     def _store_large_blocks(
         self, blocks: list[_Block], output: RunOutput, caller: ToolContext, *, is_marked: bool
     ) -> None:
-        """Store blocks, largest first, until the rest fits: a short value beside long output stays
-        inline.
-        """
+        """Store the largest blocks until the others fit, so that short values stay inline."""
         total = sum(block.size for block in blocks)
         limit = self._settings.max_inline_size
         for block in sorted(blocks, key=lambda block: block.size, reverse=True):
@@ -463,8 +459,8 @@ def find_media(value: Any) -> tuple[str, ...]:
     if isinstance(value, dict) and isinstance(value.get("media"), str):
         return (value["media"],)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    found = (part.get("media") for part in islice(parts, MAX_PARTS) if isinstance(part, dict))
-    return tuple(islice((handle for handle in found if isinstance(handle, str)), MAX_MEDIA))
+    media = (part.get("media") for part in islice(parts, MAX_PARTS) if isinstance(part, dict))
+    return tuple(islice((handle for handle in media if isinstance(handle, str)), MAX_MEDIA))
 
 
 def _get_format(result: JsonObject) -> str | None:

@@ -283,9 +283,7 @@ def reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def keep_first(on_stray: OnStray) -> OnStray:
-    """Return a callback that passes on the first part of the output of a child, and discards the
-    rest.
-    """
+    """Return a callback that passes on the first part of a child's output."""
     left = MAX_STRAY_LINES
 
     def keep(text: str) -> None:
@@ -300,17 +298,17 @@ def keep_first(on_stray: OnStray) -> OnStray:
 class StrayOutput:
     """The output of a child on descriptors 1 and 2."""
 
-    def __init__(self, pipe: int, on_stray: OnStray, known: "set[StrayOutput]") -> None:
+    def __init__(self, pipe: int, on_stray: OnStray, open_outputs: "set[StrayOutput]") -> None:
         self._pipe = pipe
         self._on_stray = keep_first(on_stray)
-        self._known = known
-        known.add(self)
+        self._open_outputs = open_outputs
+        open_outputs.add(self)
         os.set_blocking(pipe, False)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(pipe, self._read)
 
     def close(self) -> None:
-        self._known.discard(self)
+        self._open_outputs.discard(self)
         self._loop.remove_reader(self._pipe)
         os.close(self._pipe)
 

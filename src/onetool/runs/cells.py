@@ -73,9 +73,7 @@ class CellLimits(NamedTuple):
 
 
 def is_isolated(layers: Collection[str]) -> bool:
-    """Return whether these layers are a complete isolation: that of the kernel, or a WebAssembly
-    sandbox.
-    """
+    """Return whether these layers isolate completely, in the kernel or in WebAssembly."""
     return WASM in layers or all(layer in layers for layer in FULL_SANDBOX)
 
 
@@ -297,8 +295,7 @@ class Cells:
             )
 
     def _check_paused_work(self, cell: CellProcess, used: float | None) -> None:
-        """Kill a run that computes for longer than its time while a person is asked, which stops
-        its timer.
+        """Kill a run that computes beyond its time while a question stops its timer.
 
         If the system does not tell how much it computes, it may have computed all the time.
         """
@@ -373,9 +370,7 @@ class Cells:
         return {"cells": self._launcher.kind, "sandbox": sandbox}
 
     async def probe(self, seconds: float = PROBE_SECONDS) -> dict[str, str]:
-        """Return the isolation after checking that the zygote answers and a cell is ready within
-        this time.
-        """
+        """Return the isolation, once the zygote has answered and a cell is ready in time."""
         try:
             async with asyncio.timeout(seconds):
                 while not await self._launcher.check():

@@ -208,15 +208,15 @@ def _hint_value(kind: str, error: JsonMapping) -> str | None:
 
 
 def _hint_keys(name: str, keys: object) -> str:
-    """Return how to read a value of a dict that was used like an object; the code may have forged
-    its keys.
-    """
-    known = [str(key)[:MAX_NAME_CHARS] for key in keys[:MAX_KEYS]] if isinstance(keys, list) else []
-    if not known or name in known:
+    """Return how to read a dict value that was used like an attribute. Keys may be forged."""
+    shown_keys = (
+        [str(key)[:MAX_NAME_CHARS] for key in keys[:MAX_KEYS]] if isinstance(keys, list) else []
+    )
+    if not shown_keys or name in shown_keys:
         return f"Use brackets to read a value of a dict: value[{name!r}]"
     return (
-        f"A dict has no such attribute. Its keys are {join_names(known)}; use brackets:"
-        f" value[{known[0]!r}]"
+        f"A dict has no such attribute. Its keys are {join_names(shown_keys)}; use brackets:"
+        f" value[{shown_keys[0]!r}]"
     )
 
 
@@ -224,9 +224,7 @@ def _hint_keys(name: str, keys: object) -> str:
 
 
 def find_suspects(error: JsonMapping) -> set[str]:
-    """Return the names in an error that may be packs: unknown or imported ones, or variables that
-    hide one.
-    """
+    """Return the names in an error that may be packs or hide one."""
     kind = str(error.get("class"))
     names = [error.get("name")]
     if kind in {"AttributeError", "UnboundLocalError"}:
@@ -311,11 +309,13 @@ def _find_near(
         chain(((tool.rpartition(".")[2], tool) for tool in tools), zip(tools, tools, strict=True))
     )
     words.update(zip(packs, packs, strict=True))
-    found = process.extract(
+    matches = process.extract(
         name, list(words), scorer=fuzz.ratio, limit=MAX_MATCHES, score_cutoff=MIN_SCORE
     )
     return list(
         dict.fromkeys(
-            words[word] for word, score, _ in found if score > found[0][1] - MAX_SCORE_DIFFERENCE
+            words[word]
+            for word, score, _ in matches
+            if score > matches[0][1] - MAX_SCORE_DIFFERENCE
         )
     )

@@ -39,9 +39,7 @@ def strip(command: str) -> str:
 
 
 def find_hint(code: str) -> str:
-    """Return what to change in code that is not valid Python because of other text in it; empty if
-    nothing is found.
-    """
+    """Return what to change in code that has other text in it; empty if nothing is found."""
     if _LINE_OF_FENCE.search(code):
         return "send one block of code, without text before or after it and without a second fence"
     if _LINE_OF_SNIPPET.search(code):
@@ -95,9 +93,7 @@ def _remove_backticks(text: str) -> str:
 
 
 def _trim_before_closing(text: str) -> str:
-    """Return the code before a closing fence, without the indentation of the fence and the line
-    break before it.
-    """
+    """Return the code before a closing fence, without its indentation and line break."""
     return text.rstrip(" \t").removesuffix("\n").removesuffix("\r")
 
 

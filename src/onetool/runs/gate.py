@@ -240,9 +240,7 @@ class Gate:
             self.labels.record(tool, args, context.run.is_untrusted())
 
     async def _settle(self, ticket: Ticket, ruling: Ruling) -> DurableCall:
-        """Return the call after asking people, if necessary: as approved, rejected, or ended
-        before.
-        """
+        """Return the call after asking people, if necessary."""
         call = ticket.call
         tool = ticket.tool
         if call.state is CallState.PENDING:
@@ -380,8 +378,7 @@ class Gate:
         )
 
     async def _replace_unsent(self, tool: Tool, arguments: str) -> str:
-        """Withdraw a call that waited or was approved before, if the replayed code makes it with
-        other arguments.
+        """Withdraw an unsent call that the replayed code makes with other arguments.
 
         Return the difference, for the person who is asked again.
         """

@@ -136,17 +136,13 @@ class _BaseLauncher:
         self._cleaning.start(run_in_thread(remove, self.scratch(ident)))
 
     async def _remove_scratch(self) -> None:
-        """Remove the scratch directory but keep its name, so that later lookups do not create
-        another one.
-        """
+        """Remove the scratch directory but keep its name, so that no other one is created."""
         if self._root is not None:
             await run_in_thread(remove, self._root)
 
 
 def _sweep(directory: str) -> None:
-    """Remove the scratch directories of servers that were killed together with their cleanup
-    processes.
-    """
+    """Remove the scratch directories of servers that were killed with their cleanup processes."""
     if (
         sys.platform == "win32"
     ):  # has no user IDs in file states, and no signal that only checks a process
@@ -266,9 +262,7 @@ class ZygoteLauncher(_BaseLauncher):
                 self._control.send(packet)
 
     def _replace(self) -> None:
-        """Kill a zygote that does not answer, before its socket closes; the next cell starts
-        another.
-        """
+        """Kill a zygote that does not answer; the next cell starts another."""
         if self._process is not None:
             self._process.kill()
         self._disconnect()
@@ -323,9 +317,7 @@ class ZygoteLauncher(_BaseLauncher):
         )
 
     def _read_packets(self) -> None:
-        """Read all packets, so that the reason of a failed start is known before the end of the
-        cell is handled.
-        """
+        """Read all packets, so that a failed start is known before the cell's end is handled."""
         while self._control is not None:
             try:
                 packet = self._control.recv(PACKET_BYTES)

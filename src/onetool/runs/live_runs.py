@@ -121,7 +121,7 @@ class LiveRuns:
         Thread-safe.
         """
         for watcher in [
-            each for each in self._watchers if each.agent is None and what not in each.changes
+            other for other in self._watchers if other.agent is None and what not in other.changes
         ]:
             watcher.changes.add(what)
             with suppress(RuntimeError):  # the loop is closed
@@ -286,9 +286,7 @@ class AllRuns:
         return in_journal
 
     def _list_journal(self, recorded: Collection[str]) -> Iterator[RunRecord]:
-        """Yield runs of the journal that have not ended, that are recorded, or that are not in the
-        statistics.
-        """
+        """Yield journal runs that are open, recorded, or missing in the statistics."""
         journal = self.journal
         yield from self._read(journal.list_runs, OPEN, limit=MAX_OPEN) or []
         if recorded:
@@ -312,9 +310,7 @@ class AllRuns:
 
 
 def merge(run: RunRecord, other: RunRecord | None, redact: Redactor) -> RunRecord:
-    """Return a run of the journal, which knows its state, with what its events or the statistics
-    tell about it.
-    """
+    """Add what events or the statistics tell about a run to its state in the journal."""
     has_ended = other is not None and other.seconds is not None
     if other is not None and has_ended and run.state is RunState.RUNNING:
         return other  # the journal learns of the end a moment later

@@ -52,8 +52,7 @@ UNUSED_SECONDS = 30.0  # until a pool without users is closed
 
 
 class SharedProcesses:
-    """The processes that several applications of one process share: cells, upstream servers and
-    workers.
+    """Cells, upstream servers and workers that several applications of one process share.
 
     Pass one object to each application: `OneTool(..., shared=shared)`. Applications share what
     would be started equally: the same program, settings, environment and directory. Create the
@@ -160,8 +159,7 @@ class Parts:
 
 
 class PartsFactory:
-    """Creates the parts for new settings, reusing what is unchanged, and closes those that were
-    replaced.
+    """Creates the parts for new settings, reuses unchanged ones, and closes replaced ones.
 
     Tools must not send requests to `own_ports`.
     """

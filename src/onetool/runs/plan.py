@@ -102,12 +102,12 @@ class PlanGate:
     def list_call(self, tool: Tool, args: JsonMapping, account: str) -> Result:
         """Add a call to the plan. Return the marker of its result."""
         defaults = tool.input.defaults
-        given = {
+        call_arguments = {
             name: value
             for name, value in args.items()
             if name not in defaults or value != defaults[name]
         }
-        arguments = self.show(given)
+        arguments = self.show(call_arguments)
         self._bytes += len(encode(arguments))
         if self.ended is not None or self._bytes > MAX_PLAN_BYTES:
             raise self.end(f"the listed arguments have more than {MAX_PLAN_BYTES} bytes")

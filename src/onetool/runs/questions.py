@@ -149,9 +149,7 @@ class Question:
         return {**APPROVAL_FORM, "properties": {**properties, VARYING: varying}}
 
     def _list_examples(self) -> str:
-        """Return the values of each argument in these calls, for a person who chooses which may
-        differ.
-        """
+        """Return the values of each argument, for a person who chooses which may differ."""
         values: dict[str, dict[str, None]] = {}
         for call in self.calls:
             for name, value in json.loads(call.arguments).items():
@@ -183,9 +181,7 @@ class Question:
 
 
 def identify(call: DurableCall) -> str:
-    """Return what a person was asked about: the call with its arguments, and the definition of its
-    tool.
-    """
+    """Return what a person was asked about: the call, its arguments and the tool definition."""
     return f"{call.key} {call.definition}"
 
 
@@ -323,9 +319,7 @@ def _new_id() -> str:
 
 
 def describe_grant(grant: Grant) -> str:
-    """Return the grant as text, such as `up to 9 more calls of gh.create_issue with repo="me/app",
-    any title`.
-    """
+    """Return the grant as text, such as `up to 9 more calls of gh.create_issue, any title`."""
     parts = [f"{name}={show_value(value)}" for name, value in grant.arguments.items()]
     parts += ["any other arguments" if name == ANY else f"any {name}" for name in grant.varying]
     count = "1 more call" if grant.left == 1 else f"up to {grant.left:,} more calls"
@@ -346,8 +340,7 @@ def show_value(value: Any, limit: int = MAX_VALUE_CHARS) -> str:
 
 
 def parse_pattern(text: str) -> tuple[str, JsonObject, tuple[str, ...]]:
-    """Return the tool, the patterns and the varying arguments of `gh.create_issue(repo="me/*",
-    title=...)`.
+    """Return tool, patterns and varying arguments of `gh.create_issue(repo="me/*", title=...)`.
 
     Without parentheses, there are neither. `gh.*(...)` varies all arguments.
     """
@@ -403,8 +396,7 @@ def complete(decision: Decision, run: RunRecord, expires: float) -> Decision:
 
 
 def is_revoked(run: RunRecord, tokens: "Iterable[Token]", issuers: "Iterable[Issuer]") -> bool:
-    """Return whether the token, or the issuer of the subject, that started the run is no longer
-    accepted.
+    """Return whether the token or issuer behind the run is no longer accepted.
 
     A token or JWT that has expired since does not count: calls may wait for a person longer than it
     is valid.

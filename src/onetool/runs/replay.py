@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import anyio.to_thread
 
+from onetool.core.bus.bind import expand_name
 from onetool.core.names import python_name
 from onetool.core.policy.effects import CHANGING, get_effects
 from onetool.core.tool import Tool
@@ -94,9 +95,7 @@ class RecordedCalls:
         return not self._effects
 
     async def take_unsent(self, tool: str) -> DurableCall | None:
-        """Return an unsent call to this tool that is not repeated; another thread may be about to
-        do so.
-        """
+        """Return an unsent call to this tool that no thread has repeated so far."""
 
         def find_unsent() -> DurableCall | None:
             calls = self._calls.values()
@@ -111,9 +110,7 @@ class RecordedCalls:
         return call
 
     async def _wait_while(self, is_left: Callable[[], object], seconds: float) -> None:
-        """Wait while recorded calls are left, as long as the replayed code repeats one within this
-        time.
-        """
+        """Wait while recorded calls are left and the replayed code repeats one in time."""
         while is_left():
             self._repeated.clear()
             try:
@@ -142,9 +139,7 @@ def encode_arguments(args: JsonMapping) -> str:
 
 
 async def order_in_thread(arguments: str, tool: Tool) -> tuple[int, str]:
-    """Return the number of the arguments, and the arguments as people read them; long ones are read
-    in a thread.
-    """
+    """Count the arguments and return them as people read them; long ones in a thread."""
     if len(arguments) > LARGE_ARGUMENT_CHARS:
         return await anyio.to_thread.run_sync(_order_arguments, arguments, tool)
     return _order_arguments(arguments, tool)
@@ -163,9 +158,7 @@ def digest_call(tool: str, arguments: str) -> str:
 
 
 def digest_definition(tool: Tool) -> str:
-    """Return a digest of what a person approves besides the arguments: the tool, and what its calls
-    do.
-    """
+    """Return a digest of the tool and what its calls do, which a person approves."""
     parts = [
         tool.name,
         tool.source,
@@ -253,9 +246,7 @@ def list_answered(calls: Iterable[DurableCall]) -> list[DurableCall]:
 
 
 def not_replayable(run_id: str, reason: str = NOT_RECORDED) -> ToolError:
-    """Return the error of a run that cannot be replayed, with the setting that would have recorded
-    it.
-    """
+    """Return the error of a run that was not recorded, with the setting that records runs."""
     hint = "set `approvals: {record: true}` in ~/.onetool/onetool.yaml, then run the code again"
     return ToolError(
         f"cannot replay {run_id}: {reason}", hint=hint if reason == NOT_RECORDED else ""
@@ -289,16 +280,15 @@ def _matches(recorded: JsonMapping, positional: Sequence[Any], keywords: JsonMap
     """Return whether the arguments of a call are among the recorded ones. Names may be abbreviated."""
     left = dict(recorded)
     for name, value in keywords.items():
-        spelled = (
-            name if name in left else next((each for each in left if each.startswith(name)), None)
-        )
-        if spelled is None or not _is_same(left.pop(spelled), value):
+        full_name = expand_name(name, left)
+        if full_name not in left or not _is_same(left.pop(full_name), value):
             return False
     for value in positional:
-        found = next((name for name, each in left.items() if _is_same(each, value)), None)
-        if found is None:
+        names = (name for name, argument in left.items() if _is_same(argument, value))
+        name_of_value = next(names, None)
+        if name_of_value is None:
             return False
-        del left[found]
+        del left[name_of_value]
     return True
 
 

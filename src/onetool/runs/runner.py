@@ -185,14 +185,18 @@ class Runner:
         if servers := packs.intersection(map(python_name, self.settings.servers)):
             output.report_progress(f"listing the tools of {', '.join(sorted(servers))}")
         await registry.refresh(packs)
-        known = tool_loader.bind_names(names, used, registry, self._projects)
+        bindings = tool_loader.bind_names(names, used, registry, self._projects)
         for name in set(names).intersection(registry.problems()):
-            known["packs"].setdefault(name, [])  # calling one of its tools raises the problem
-        left = [name for name in names if name not in known["packs"] and name not in known["tools"]]
+            bindings["packs"].setdefault(name, [])  # calling one of its tools raises the problem
+        left = [
+            name
+            for name in names
+            if name not in bindings["packs"] and name not in bindings["tools"]
+        ]
         matched = registry.match_packs([name for name in left if not is_reserved(name)])
         spelled = {name: pack for name, pack in matched.items() if pack != name}
-        known["packs"] |= {name: [] for name in spelled}
-        return {**known, "spelled": spelled} if spelled else known
+        bindings["packs"] |= {name: [] for name in spelled}
+        return {**bindings, "spelled": spelled} if spelled else bindings
 
     async def _discover_suspects(self, error: JsonMapping) -> None:
         """Load the packs that an error may refer to, so that its message can name them.
@@ -444,15 +448,9 @@ class _Host:
             return (await self._bus.resolve(name)).name
 
     async def _resolve_names(self, names: list[Any], used: list[Any]) -> JsonObject:
-        wanted, others = (
-            [
-                each
-                for each in map(str, group[:MAX_NAMES])
-                if len(each) <= MAX_NAME_LENGTH and each.isidentifier()
-            ]
-            for group in (names, used)
-        )
-        return await self._runner.resolve_names(wanted, others, self._output)
+        unbound = _select_names(names)
+        others = _select_names(used)
+        return await self._runner.resolve_names(unbound, others, self._output)
 
     async def _describe_tool(self, name: str) -> JsonObject:
         """Return the parameters of a tool that the agent may call."""
@@ -471,3 +469,9 @@ class _Host:
             return pack
         await registry.load_pack_names()
         raise registry.pack_not_found(name)
+
+
+def _select_names(names: list[Any]) -> list[str]:
+    """Return the names that can be names of packs or tools."""
+    texts = map(str, names[:MAX_NAMES])
+    return [text for text in texts if len(text) <= MAX_NAME_LENGTH and text.isidentifier()]

@@ -206,9 +206,7 @@ class Runs:
         preset_format: str | None = None,
         meta: JsonMapping | None = None,
     ) -> Answer:
-        """Run a command and return the answer for the client; `meta` is the metadata of the
-        request.
-        """
+        """Run a command and return the client's answer; `meta` is the request metadata."""
         if self._error is not None and not _works_without_settings(command):
             text = f"invalid settings; nothing runs until they are fixed:\n{self._error}"
             return Answer((escape_invisible(text),), is_error=True, error="config_error")
@@ -406,9 +404,7 @@ class Runs:
         return Gate(self, record, policy, self._find_labels(caller), via=via, ask=ask, hold=hold)
 
     def open_separate_gate(self, gate: Gate) -> Gate:
-        """Return the gate of one call of a run that cannot wait for people, so that the call waits
-        alone.
-        """
+        """Return the gate for one call of a run that cannot wait for people."""
         run = gate.record
         caller = Caller(run.agent, token_id=run.token_id, client=run.client)
         hold = self.settings.wait if gate.ask is None else gate.hold
@@ -492,9 +488,7 @@ class Runs:
             channel.log(message, level)
 
     async def execute(self, gate: Gate) -> Answer:
-        """Execute a run from its record: the code of one whose process has ended, or the call of
-        one without code.
-        """
+        """Execute a run from its record: its code, or its one call."""
         record = gate.record
         caller = Caller(
             record.agent, token_id=record.token_id, actor=record.actor, client=record.client
@@ -597,9 +591,7 @@ class Runs:
         self._watch()
 
     def check_place(self, record: RunRecord, via: str) -> None:
-        """Raise unless calls of the agent may be approved in this place, which is one of
-        `approvals.via`.
-        """
+        """Raise unless `approvals.via` of the agent contains this place."""
         try:
             places = self._agents.get_policy(record.agent)[1]
         except ToolError as error:
@@ -636,7 +628,8 @@ class Runs:
             self.check_starter(record)
         call = self.journal.call
         states = OPEN_CALLS if decision.stops_run else (CallState.PENDING,)
-        waiting = [each.number for each in await call(RunTables.list_calls, run_id, states)]
+        waiting_calls = await call(RunTables.list_calls, run_id, states)
+        waiting = [waiting_call.number for waiting_call in waiting_calls]
         chosen = None if decision.stops_run else decision.calls
         numbers = [number for number in waiting if chosen is None or number in chosen]
         can_stop = decision.stops_run and record.state not in ENDED
@@ -727,9 +720,7 @@ class Runs:
         self._report(event, by=by, **facts)
 
     def stop_waiting(self, gate: Gate) -> None:
-        """Leave a call that no task of this process executes to the one that continues it after the
-        approval.
-        """
+        """Leave a call without a task to the one that continues it after the approval."""
         if gate.task is None:
             self._live.pop(gate.id, None)
 
@@ -766,9 +757,7 @@ class Runs:
     # --- watching the store -----------------------------------------------------------------------
 
     def continue_paused(self) -> None:
-        """Continue runs of ended processes, now and whenever people have answered, as long as this
-        one serves.
-        """
+        """Continue runs of ended processes whenever people have answered, while this one serves."""
         self._is_server = True
         self._watch()
 
@@ -916,9 +905,7 @@ class Runs:
         return f"running: run {run_id} has not ended yet. {continue_later(run_id)}"
 
     async def find_own(self, run_id: str, agent: str, token_id: str) -> RunRecord:
-        """Return a run of this agent and token; `last` is the last one that was recorded and
-        worked.
-        """
+        """Return a run of this agent and token; `last` is the last recorded one that worked."""
         if run_id == LAST:
             done = await self.journal.call(RunTables.list_runs, (RunState.DONE,), agent=agent)
             own = (

@@ -45,9 +45,7 @@ PYTHON = ".".join(map(str, sys.version_info[:3]))
 
 
 def find_wasm_problem() -> str:
-    """Return why this interpreter cannot run WebAssembly sandboxes, and what to do; empty if it
-    can.
-    """
+    """Return why WebAssembly sandboxes do not work here, and what to do; empty if they do."""
     if sys.version_info < MIN_PYTHON:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return (
@@ -100,11 +98,11 @@ class WasmLauncher(SpawnLauncher):
 
     async def _spawn(self) -> "SandboxProcess":
         host = SandboxProcess(self._handle_end)
-        found = importlib.util.find_spec(MODULE)
-        assert found is not None
-        assert found.origin is not None
+        spec = importlib.util.find_spec(MODULE)
+        assert spec is not None
+        assert spec.origin is not None
         command = command_for(
-            "wasm_host", [self._child_options(), str(Path(found.origin).parent.parent)]
+            "wasm_host", [self._child_options(), str(Path(spec.origin).parent.parent)]
         )
         # pyeryx unpacks machine code, and the standard library, into a directory with a fixed name.
         # In a directory that others can write to, they could replace it.
@@ -210,9 +208,7 @@ class SandboxProcess:
             self._end_soon()
 
     def _end_soon(self) -> None:
-        """End the run, but not at once: what the code wrote to descriptor 1 may not have been read
-        yet.
-        """
+        """End the run a moment later, because its log may not have been read yet."""
         if self._has_ended:
             asyncio.get_running_loop().call_soon(self._end)
 
@@ -301,11 +297,9 @@ class _RunTransport(asyncio.WriteTransport):
 # --- isolation ------------------------------------------------------------------------------------
 
 
-def check_isolation(sandbox: str, wanted: str) -> Problem:
-    """Return whether code is isolated, given what cells report and the setting
-    `execution.isolation`.
-    """
-    if wanted == "off":
+def check_isolation(sandbox: str, setting: str) -> Problem:
+    """Return whether code is isolated, from the cells' report and `execution.isolation`."""
+    if setting == "off":
         hint = "set execution.isolation to auto"
         return Problem(
             "isolation is disabled: code runs with your permissions", hint, level=WARNING
@@ -324,16 +318,14 @@ def check_isolation(sandbox: str, wanted: str) -> Problem:
     return Problem(what, find_wasm_problem() or INSTALL, level=WARNING)
 
 
-def find_isolation_problem(sandbox: str, wanted: str) -> Problem | None:
+def find_isolation_problem(sandbox: str, setting: str) -> Problem | None:
     """Return a problem if code is not isolated although the settings do not disable the isolation."""
-    problem = check_isolation(sandbox, wanted)
-    return None if wanted == "off" or problem.level == OK else problem
+    problem = check_isolation(sandbox, setting)
+    return None if setting == "off" or problem.level == OK else problem
 
 
 def describe_interpreter(cells: str) -> str:
-    """Return the interpreter of cells of this kind: that of the server, or the one in the package
-    of the sandbox.
-    """
+    """Return the interpreter of this kind of cells: the server's, or the sandbox package's."""
     if cells != WasmLauncher.kind or find_wasm_problem():
         return PYTHON
     return f"of {PACKAGE} {version(PACKAGE)}"

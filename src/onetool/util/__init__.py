@@ -1,8 +1,8 @@
 """Helpers for all rooms: text, files, locks, problems, redaction, and the context of a call.
 
 Start with `context.py`, the context that every call gets, and `problem.py`, problems as data.
-`redact` removes secrets from text, `sanitize` wraps text of others for a model, `atomic` and
-`locks` write files that processes share, and `yaml_loader` reads YAML with line numbers.
+`redact` removes secrets from text, `sanitize` wraps text of others for a model, `atomic`
+writes and locks files that processes share, and `yaml_loader` reads YAML with line numbers.
 
 What holds here:
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(file: Path, *, keep: bool = False) -> Iterator[Path]:
-    """Yield the path of a temporary file beside this one, which takes its place if the block ends
-    without an error.
+    """Yield a temporary path whose file replaces this one if the block succeeds.
 
     Concurrent writers do not mix; the last one wins. With `keep` the first one wins, and the others
     get FileExistsError.

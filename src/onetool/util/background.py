@@ -27,8 +27,7 @@ KEPT_SECONDS = 1.0
 
 
 class Background:
-    """A thread that does its work a moment after it is woken, so that a busy server is not
-    disturbed by every call.
+    """A thread that works a moment after it is woken, so that calls do not disturb it.
 
     `work` returns whether it succeeded.
     """
@@ -109,9 +108,7 @@ def remember_state(file: Path) -> None:
 
 
 def is_unchanged(file: Path) -> bool:
-    """Return whether the file is as it was at the last `remember_state`, so that it need not be
-    checked again.
-    """
+    """Return whether the file is as `remember_state` saw it last."""
     try:
         return Path(f"{file}.lock").read_text("utf-8") == _describe_state(file)
     except (OSError, ValueError):
@@ -181,9 +178,7 @@ class BackgroundTasks:
 
 
 def retrieve_error(task: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a task, which asyncio logs otherwise: those who wait for it, if any,
-    get it.
-    """
+    """Retrieve the error of a task, which asyncio would log otherwise."""
     if not task.cancelled():
         task.exception()
 
@@ -212,9 +207,7 @@ class SharedFlight(Generic[T]):
         self._next_start = 0.0
 
     async def join(self, compute: Callable[[], Awaitable[T]], key: Hashable = None) -> T:
-        """Return the result for this key: a recent one, that of the current computation, or a new
-        one.
-        """
+        """Return a recent result for this key, the current one, or a new one."""
         now = self._clock()
         self._flights = {
             key: flight for key, flight in self._flights.items() if now < flight.expires

@@ -16,9 +16,7 @@ Waiting = Callable[[], AbstractContextManager[None]]
 
 
 def read_steady_clock() -> float:
-    """Return the seconds since the machine started; where the system can tell, with the time that
-    it slept.
-    """
+    """Return the seconds since the machine started, including sleep if possible."""
     kind = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if kind is None else time.clock_gettime(kind)
 
@@ -59,9 +57,7 @@ class ClockWatch:
 
 
 class Sweep:
-    """Decides when to delete what is old: once per interval, and never soon after the clock has
-    jumped.
-    """
+    """Decides when to delete: once per interval, and never soon after a clock jump."""
 
     def __init__(
         self, watch: ClockWatch, seconds: float, steady: Clock = read_steady_clock
@@ -88,8 +84,7 @@ class Sweep:
 
 
 class PausableDeadline:
-    """A point in time, on the clock of the event loop, that moves by the time for which it was
-    paused.
+    """An event loop time that moves by the time for which it was paused.
 
     `set_timer` is called with the new time, which is infinite during a pause. Pauses may overlap:
     the first one stops the timer and the last one restarts it. Each pause also enters `outer`,

@@ -118,9 +118,7 @@ class Result:
 
 
 class CallTicket(Protocol):
-    """A call that may be repeated by another process, which continues its run: see
-    `onetool.runs.gate`.
-    """
+    """A call that another process may repeat when it continues the run."""
 
     is_repeated: bool  # whether a process that has ended sent the call
 
@@ -286,9 +284,7 @@ class ToolContext(Context):
         return self.caller.actor
 
     def explain_setting(self, setting: str, field: str) -> str:
-        """Return how a person allows a rejected call: in the settings, or without an application in
-        the context.
-        """
+        """Return how a person allows a rejected call: in the settings or the context."""
         if self.system is None:
             return f"To allow it, pass {field} to ToolContext"
         return f"To allow it, add this to onetool.yaml: {setting}"
@@ -321,9 +317,7 @@ class ToolContext(Context):
         )
 
     def admits_pack(self, pack: str) -> bool:
-        """Return whether the agent may call any tool of the pack, whose tools need not be known
-        yet.
-        """
+        """Return whether the agent may call any tool of the pack, loaded or not."""
         return self.tools is None or any(
             fnmatchcase(pack, pattern.partition(".")[0]) for pattern in self.tools
         )
@@ -407,9 +401,7 @@ class ToolContext(Context):
         return self.require_bus().call_from_thread(name, args, self).unwrap()
 
     def to_data(self, pack: str) -> JsonObject:
-        """Return the fields for a process of this pack, without settings of other packs and opaque
-        metadata.
-        """
+        """Return the fields for a process of this pack, without other packs' settings."""
         sandbox = self.sandbox and {
             name: self.sandbox[name] for name in SANDBOX_RULES if name in self.sandbox
         }

@@ -22,8 +22,7 @@ MAX_PARSED_VALUES = 500_000
 
 
 def is_large(value: Any, max_chars: int = LARGE_CHARS) -> bool:
-    """Return whether data has more characters on all levels, or contains an object whose size is
-    unknown.
+    """Return whether data has more characters on all levels, or parts of unknown size.
 
     The data may contain pydantic models.
     """

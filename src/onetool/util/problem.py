@@ -176,21 +176,19 @@ def is_full_disk(directory: Path) -> bool:
 def mount_point(directory: Path) -> str:
     place = Path(os.path.realpath(directory))
     return str(
-        next((each for each in (place, *place.parents) if os.path.ismount(each)), place.anchor)
+        next((path for path in (place, *place.parents) if os.path.ismount(path)), place.anchor)
     )
 
 
 def _find_reason(directory: Path, error: Exception) -> Reason:
     if isinstance(error, OSError):
         return _REASONS.get(error.errno or 0, "failed")
-    known = _SQLITE_REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-    return known or _inspect_disk(directory)
+    sqlite_reason = _SQLITE_REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+    return sqlite_reason or _inspect_disk(directory)
 
 
 def _inspect_disk(directory: Path) -> Reason:
-    """Find the reason from the disk, because SQLite reports most as "unable to open" or "disk I/O
-    error".
-    """
+    """Find the reason from the disk, because SQLite reports most as "disk I/O error"."""
     try:
         status = os.statvfs(directory)
     except (OSError, AttributeError):
@@ -210,9 +208,7 @@ class NewerVersion(StorageError):
 
 
 def check_version(version: object, supported: int, what: object) -> None:
-    """Raise NewerVersion if a newer OneTool wrote the file, and ValueError if it has no supported
-    version.
-    """
+    """Raise NewerVersion for a file of a newer OneTool, ValueError for other versions."""
     reject_newer(version, supported, what)
     if type(version) is not int or version != supported:
         raise ValueError(f"expected version {supported}, not {version!r}")

@@ -25,8 +25,8 @@ def describe_types(types: JsonMapping) -> tuple[dict[str, JsonObject], JsonObjec
     """
     adapters = {
         name: adapter
-        for name, each in types.items()
-        if (adapter := _make_adapter(each)) is not None
+        for name, annotation in types.items()
+        if (adapter := _make_adapter(annotation)) is not None
     }
     inputs: list[Any] = [(name, "validation", adapter) for name, adapter in adapters.items()]
     schemas, shared = TypeAdapter.json_schemas(inputs, schema_generator=_UntitledSchema)

@@ -134,9 +134,7 @@ class Redactor:
         return RedactionStream(self._redact_until, self._find_open_secret)
 
     def _find_open_secret(self, text: str) -> int:
-        """Return the position of a secret that may continue after the text, or the length of the
-        text.
-        """
+        """Return where a secret starts that may continue after the text, else the length."""
         if not self._forms:
             return len(text)
         start = max(0, len(text) - MAX_ESCAPE_CHARS * self._max_form_chars - MIN_WRAPPED_LINE_CHARS)
@@ -165,8 +163,7 @@ class Redactor:
         return start + first
 
     def _redact_until(self, text: str, hidden: int, border: int) -> tuple[str, int]:
-        """Return the redacted text up to the border, and how many characters after it belong to a
-        redacted secret.
+        """Return the redacted text up to the border, and the redacted characters after it.
 
         `hidden` is that number for the preceding text. Overlapping secrets are redacted as one.
         """
@@ -264,9 +261,7 @@ class RedactionStream:
 
 
 def _resize(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield the text in pieces of at most `MAX_PIECE_CHARS`, and not many short ones: each has a
-    price.
-    """
+    """Yield the text in pieces of at most `MAX_PIECE_CHARS`, joining short ones."""
     waiting: list[str] = []
     size = 0
     for piece in pieces:
@@ -304,9 +299,7 @@ def _decode_secret(secret: str) -> Iterator[str]:
 
 
 def list_encodings(secret: str) -> Iterator[str]:
-    """Yield the secret in hexadecimal and base64, without the base64 characters that depend on
-    adjacent bytes.
-    """
+    """Yield the secret in hexadecimal, and the fixed part of its base64."""
     for encoding in ("utf-8", "utf-16-le"):
         data = secret.encode(encoding, "surrogatepass")
         encoded = [data.hex(), data.hex().upper()]
@@ -371,9 +364,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _map_position(position: int, layers: list[list[Edit]], *, is_end: bool) -> int:
-    """Map a position in the decoded text to the original text; inside an escape, to its start or
-    end.
-    """
+    """Map a decoded position to the original text, or to the border of an escape."""
     for edits in layers:
         position = _map_through(position, edits, is_end=is_end)
     return position

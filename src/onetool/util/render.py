@@ -130,9 +130,7 @@ def _is_short(value: _Collection, height: int) -> bool:
 
 
 def _is_text(items: list[Any] | tuple[Any, ...]) -> bool:
-    """Return whether the items are lines of text, which are shown one below the other, and not
-    names.
-    """
+    """Return whether the items are text lines, shown one below the other, not names."""
     if len(items) <= 1 or not all(isinstance(item, str) for item in items):
         return False
     is_long = sum(map(len, items)) > _MAX_FLOW_CHARS
@@ -206,7 +204,7 @@ def _emitter() -> "type[Emitter]":
         def write_double_quoted(self, text: str, split: bool = True) -> None:  # noqa: ARG002 - overrides
             # JSON quoting is valid YAML if the characters that YAML forbids are escaped.
             quoted = json.dumps(text, ensure_ascii=False)
-            quoted = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
+            quoted = _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
             self.write_indicator(quoted, need_whitespace=True)
 
     return PlainOrJsonEmitter

@@ -113,10 +113,10 @@ class OwnPorts:
 def list_servers(user: Path) -> list[ServerEntry]:
     """Return the running servers, and remove stale entries."""
     try:
-        found = sorted((user / DIRECTORY).glob(f"*{ENTRY_SUFFIX}"))
+        paths = sorted((user / DIRECTORY).glob(f"*{ENTRY_SUFFIX}"))
     except OSError:
         return []
-    entries = (dict(_select_fields(_read_json(path))) for path in found if _is_alive(path))
+    entries = (dict(_select_fields(_read_json(path))) for path in paths if _is_alive(path))
     return [ServerEntry(**fields) for fields in entries if "pid" in fields]
 
 
@@ -206,9 +206,7 @@ def _code_path(user: Path, code: str) -> Path:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether this is `localhost` or a loopback address, also in brackets or as an
-    IPv4-mapped one.
-    """
+    """Return whether the host is `localhost` or any form of loopback address."""
     if host == "localhost":
         return True
     try:

@@ -83,9 +83,9 @@ def defuse_data(data: Any) -> Any:
     if isinstance(data, str):
         return _defuse(data)
     if isinstance(data, list):
-        return [defuse_data(each) for each in data]
+        return [defuse_data(member) for member in data]
     return (
-        {_defuse(name): defuse_data(each) for name, each in data.items()}
+        {_defuse(name): defuse_data(member) for name, member in data.items()}
         if isinstance(data, dict)
         else data
     )
@@ -111,7 +111,7 @@ def clean_schema(schema: Any, *, are_names: bool = False) -> Any:
     Names of properties are not changed.
     """
     if isinstance(schema, list):
-        return [clean_schema(each) for each in schema]
+        return [clean_schema(member) for member in schema]
     if not isinstance(schema, Mapping):
         return schema
     return {

@@ -103,14 +103,14 @@ def looks_secret(name: str, value: str) -> bool:
 def _is_secret_value(value: str) -> bool:
     if len(value) > MAX_SECRET_CHARS:
         return False
-    has_password = any(found["user"] and found["password"] for found in _USER.finditer(value))
+    has_password = any(match["user"] and match["password"] for match in _USER.finditer(value))
     return has_password or bool(SECRET_VALUE.search(value) or _RANDOM.fullmatch(value))
 
 
 def split_scheme(value: str) -> tuple[str, str]:
     """Return the scheme of a header such as `Bearer `, and the secret after it."""
-    found = SCHEME.match(value)
-    return (found[0], value[found.end() :]) if found else ("", value)
+    scheme = SCHEME.match(value)
+    return (scheme[0], value[scheme.end() :]) if scheme else ("", value)
 
 
 def secret_name(*words: str) -> str:
@@ -160,7 +160,7 @@ def spans(name: str, text: str) -> list[Span]:
 
     `name` is the name of the text.
     """
-    found: list[Span] = []
+    disjoint: list[Span] = []
     for span in sorted(
         {
             *_find_by_name(name, text),
@@ -170,9 +170,9 @@ def spans(name: str, text: str) -> list[Span]:
         }
     ):
         is_plain = span.end > span.start and "${" not in text[span.start : span.end]
-        if is_plain and (not found or span.start >= found[-1].end):
-            found.append(span)
-    return found
+        if is_plain and (not disjoint or span.start >= disjoint[-1].end):
+            disjoint.append(span)
+    return disjoint
 
 
 def _find_by_name(name: str, text: str) -> Iterator[Span]:
@@ -191,17 +191,17 @@ def _find_by_name(name: str, text: str) -> Iterator[Span]:
 
 def _match_assignment(text: str) -> re.Match[str] | None:
     """Match a name and its value; the padding at the end of base64 is not an assignment."""
-    found = _ASSIGNED.fullmatch(text) if len(text) <= MAX_SECRET_CHARS else None
-    return found if found and found[2].strip("=") else None
+    assignment = _ASSIGNED.fullmatch(text) if len(text) <= MAX_SECRET_CHARS else None
+    return assignment if assignment and assignment[2].strip("=") else None
 
 
 def _find_in_command(text: str) -> Iterator[Span]:
     """Yield the secrets among the variables and options of a shell command."""
-    for found in _IN_COMMAND.finditer(text):
-        value = found[3].strip("\"'")
-        name = found[1] or found[2]
+    for assignment in _IN_COMMAND.finditer(text):
+        value = assignment[3].strip("\"'")
+        name = assignment[1] or assignment[2]
         if _is_one_value(value) and looks_secret(name, value):
-            start = found.start(3) + found[3].index(value)
+            start = assignment.start(3) + assignment[3].index(value)
             yield Span(start, start + len(value), name)
 
 
@@ -236,22 +236,20 @@ def _find_in_json(text: str) -> Iterator[Span]:
 
 
 def _find_in_urls(text: str) -> Iterator[Span]:
-    """Yield passwords before the host, secrets in the query, and parts of the path that look
-    random.
-    """
+    """Yield passwords, secrets in the query, and random path parts."""
     if len(text) > MAX_SECRET_CHARS or "://" not in text:
         return
-    for found in _USER.finditer(text):
-        group = "password" if found["password"] else "user"
-        if group == "password" or _is_secret_value(found["user"]):
-            yield Span(found.start(group), found.end(group), "PASSWORD")
-    for found in _QUERY.finditer(text):
-        if looks_secret(found[1], unquote(found[2])):
-            yield Span(found.start(2), found.end(2), found[1])
+    for match in _USER.finditer(text):
+        group = "password" if match["password"] else "user"
+        if group == "password" or _is_secret_value(match["user"]):
+            yield Span(match.start(group), match.end(group), "PASSWORD")
+    for match in _QUERY.finditer(text):
+        if looks_secret(match[1], unquote(match[2])):
+            yield Span(match.start(2), match.end(2), match[1])
     for path in _PATH.finditer(text):
-        for found in _SEGMENT.finditer(text, path.start(1), path.end(1)):
-            if _RANDOM.fullmatch(found[0]):
-                yield Span(found.start(), found.end(), "")
+        for match in _SEGMENT.finditer(text, path.start(1), path.end(1)):
+            if _RANDOM.fullmatch(match[0]):
+                yield Span(match.start(), match.end(), "")
 
 
 def _find_by_form(name: str, text: str) -> Iterator[Span]:
@@ -259,4 +257,4 @@ def _find_by_form(name: str, text: str) -> Iterator[Span]:
         return
     if _RANDOM.fullmatch(text) and not _match_assignment(text):
         yield Span(0, len(text), name)
-    yield from (Span(found.start(), found.end(), name) for found in SECRET_VALUE.finditer(text))
+    yield from (Span(match.start(), match.end(), name) for match in SECRET_VALUE.finditer(text))

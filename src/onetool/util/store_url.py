@@ -27,5 +27,5 @@ def find_passwords(url: str) -> set[str]:
 
     parts = urlsplit(url)
     secret_options = {value for name, value in parse_qsl(parts.query) if "password" in name.lower()}
-    found = {parts.password or "", *secret_options}
-    return {url, *found, *map(unquote, found)} - {""}
+    passwords = {parts.password or "", *secret_options}
+    return {url, *passwords, *map(unquote, passwords)} - {""}

@@ -28,9 +28,9 @@ def quote(value: object, max_chars: int = MAX_QUOTED_CHARS) -> str:
     return repr(shorten(str(value), max_chars))
 
 
-def describe_unknown_account(owner: str, account: str, known: Iterable[str]) -> str:
+def describe_unknown_account(owner: str, account: str, accounts: Iterable[str]) -> str:
     """Return the message about an account that a server or API does not have."""
-    listed = ", ".join(known)
+    listed = ", ".join(accounts)
     expected = f"its accounts are {listed}" if listed else "it has no accounts"
     return f"{owner} has no account {quote(account)}: {expected}"
 
@@ -41,9 +41,7 @@ def shorten(text: str, max_chars: int) -> str:
 
 
 def did_you_mean(matches: Iterable[object]) -> str:
-    """Return a question that suggests these names, as in " Did you mean a or b?"; empty without
-    names.
-    """
+    """Return a question such as " Did you mean a or b?"; empty without names."""
     hint = suggestion_hint(matches)
     return f" {hint[0].upper()}{hint[1:]}" if hint else ""
 
@@ -54,11 +52,11 @@ def suggestion_hint(matches: Iterable[object]) -> str:
     return f"did you mean {' or '.join(names)}?" if names else ""
 
 
-def suggest(word: str, known: Iterable[str]) -> str:
+def suggest(word: str, names: Iterable[str]) -> str:
     """Return a question that suggests the known names closest to a word; empty if none is close."""
     from difflib import get_close_matches  # slow to load
 
-    return did_you_mean(get_close_matches(word, list(known), 1))
+    return did_you_mean(get_close_matches(word, list(names), 1))
 
 
 def count_common(old: Sequence[str], new: Sequence[str]) -> int:

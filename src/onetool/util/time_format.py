@@ -25,8 +25,8 @@ def in_utc(seconds: float, precision: Literal["seconds", "milliseconds", "micros
 
 def parse_duration(text: str, max_days: int) -> int:
     """Return the seconds of a duration such as `30m`, `2h` or `1d`. Raise ArgumentError otherwise."""
-    found = DURATION.fullmatch(text.strip())
-    seconds = int(found[1]) * UNITS[found[2]] if found else 0
+    match = DURATION.fullmatch(text.strip())
+    seconds = int(match[1]) * UNITS[match[2]] if match else 0
     if not 0 < seconds <= max_days * UNITS["d"]:
         raise ArgumentError(
             f"invalid duration {text!r}: expected up to {max_days} days, such as 30m, 2h or 1d"

@@ -162,10 +162,10 @@ def _too_large(source: str, size: int) -> ConfigError:
 def _quote_colon_words(text: str, error: Exception) -> str | None:
     """Quote the words at the error. `[:read, :write]` is valid YAML 1.2, but the parser rejects it."""
     mark = getattr(error, "problem_mark", None)
-    found = _COLON_WORDS.match(text, mark.index) if mark is not None else None
-    if found is None:
+    words = _COLON_WORDS.match(text, mark.index) if mark is not None else None
+    if words is None:
         return None
-    return text[: found.start()] + re.sub(r":\w+", r'"\g<0>"', found[0]) + text[found.end() :]
+    return text[: words.start()] + re.sub(r":\w+", r'"\g<0>"', words[0]) + text[words.end() :]
 
 
 def _syntax_error(error: Exception, text: str, source: str) -> ConfigError:

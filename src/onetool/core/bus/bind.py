@@ -87,11 +87,11 @@ def _reject_unknown(
     if tool.input.open:
         if not is_exact or "additionalProperties" in tool.input.json:
             return
-        found, patterns = find_arguments(tool.input.json)
-        unknown = [name for name in unknown if name not in found]
-        if patterns or not found or not unknown:
+        schema_arguments, patterns = find_arguments(tool.input.json)
+        unknown = [name for name in unknown if name not in schema_arguments]
+        if patterns or not schema_arguments or not unknown:
             return
-        declared = sorted(found)
+        declared = sorted(schema_arguments)
     suggestion = suggestion_hint(nearest(unknown[0], [*declared])[:1]) if is_exact else ""
     suffix = f" ({suggestion})" if suggestion else ""
     raise call_error(tool, f"{tool.name}() has no argument {_quote_name(unknown[0])}{suffix}")

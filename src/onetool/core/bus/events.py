@@ -151,9 +151,7 @@ class Events:
         )
 
     def start_call(self, name: str, context: ToolContext, *, is_known: bool) -> tuple[int, str]:
-        """Return the ID of the call and its name; an unknown name is redacted, because it may be a
-        secret.
-        """
+        """Return the call ID and name; an unknown name is redacted, because it may be secret."""
         self._last_id += 1
         redacted = name if is_known else self.redact.redact_prefix(name, MAX_NAME_CHARS)
         if self._listeners[CallStarted]:

@@ -81,8 +81,8 @@ def is_declared(tool: Tool) -> bool:
 
 
 def sort_effects(effects: Iterable[Effect]) -> list[str]:
-    found = frozenset(effects)
-    return [str(effect) for effect in Effect if effect in found]
+    present = frozenset(effects)
+    return [str(effect) for effect in Effect if effect in present]
 
 
 def describe_effects(tool: Tool, args: JsonMapping | None = None) -> str:
@@ -169,7 +169,9 @@ class SessionLabels:
     def names(self) -> frozenset[str]:
         """The labels without their sources."""
         return frozenset(
-            name for name, found in ((PRIVATE, self.private), (UNTRUSTED, self.untrusted)) if found
+            name
+            for name, sources in ((PRIVATE, self.private), (UNTRUSTED, self.untrusted))
+            if sources
         )
 
     def add(self, labels: Collection[str], tool: str) -> None:
@@ -185,10 +187,10 @@ class SessionLabels:
 
     def merge(self, stored: JsonMapping | None) -> None:
         """Add the labels of a stored value, as of `to_json`. None: it may contain anything."""
-        found = UNKNOWN if stored is None else stored
-        for source, tool in dict(found.get(PRIVATE) or {}).items():
+        labels = UNKNOWN if stored is None else stored
+        for source, tool in dict(labels.get(PRIVATE) or {}).items():
             self._add_private(source, tool)
-        self.untrusted = self.untrusted or str(found.get(UNTRUSTED) or "")
+        self.untrusted = self.untrusted or str(labels.get(UNTRUSTED) or "")
 
     def record(self, tool: Tool, args: JsonMapping, is_untrusted_value: bool = False) -> None:
         """Add the labels of a call, also of one that failed: error messages are text of the tool.
@@ -272,9 +274,7 @@ class Hints(NamedTuple):
 
 
 def describe_claims(annotations: JsonMapping | None) -> str:
-    """Return what annotations claim that lowers effects, for a person who accepts them; empty if
-    nothing does.
-    """
+    """Return the claims of annotations that lower effects; empty if none does."""
     hints = read_hints(annotations)
     if hints.effects is None:
         return ""

@@ -166,9 +166,7 @@ class Policy(NamedTuple):
 
 
 def _is_discovery(tool: Tool, effects: frozenset[Effect]) -> bool:
-    """Return whether the tool is for discovery, results or the run itself, which every policy
-    allows.
-    """
+    """Return whether every policy allows the tool: for discovery, results or the run itself."""
     return (
         tool.pack == OWN_PACK and effects <= READ_ONLY and tool.source == "local" and not tool.file
     )
@@ -185,9 +183,7 @@ def make_denial(tool: Tool, ruling: Ruling, agent: str) -> PermissionDenied:
 
 
 def _matches_name(pattern: str, tool: Tool) -> bool:
-    """Return whether a name, pack or pattern matches the tool, as it is stored or as code spells
-    it.
-    """
+    """Return whether a name, pack or pattern matches the tool, in either spelling."""
     if pattern in {tool.name, tool.pack} or fnmatchcase(tool.name, pattern):
         return True
     spelled = python_name(tool.name)
@@ -214,9 +210,7 @@ def _compile(number: int, rule: "RuleSettings") -> _Rule:
 
 
 def _make_test(pattern: Any) -> Callable[[Any], bool]:
-    """Return a function that tests an argument: a string is a shell pattern, other values must be
-    equal as JSON.
-    """
+    """Return a function that tests an argument by shell pattern or equality as JSON."""
     if not isinstance(pattern, str):
         return lambda value: _is_equal(pattern, value)
     match = re.compile(translate(pattern)).match

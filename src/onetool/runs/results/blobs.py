@@ -152,8 +152,7 @@ class Quota(NamedTuple):
     def find_surplus(
         self, results: Iterable[Stored], new: Stored, unfinished: int = 0
     ) -> list[Stored]:
-        """Return the results that the new one evicts: the oldest of its agent, then the oldest of
-        all.
+        """Return the results that the new one evicts: its agent's oldest, then others.
 
         `unfinished` is the size of results that are being written, which count and are not evicted.
         """
@@ -167,9 +166,7 @@ class Quota(NamedTuple):
 
 
 def select_oldest(oldest_first: Iterable[Stored], size: int, limit: int) -> list[Stored]:
-    """Return the results to remove, so that the others and a new one of this size are within the
-    limit.
-    """
+    """Return the results to remove, so that a new one of this size fits the limit."""
     oldest_first = list(oldest_first)
     surplus = size + sum(result.size for result in oldest_first) - limit
     selected: list[Stored] = []

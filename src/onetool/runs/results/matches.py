@@ -202,9 +202,7 @@ def split_pages(pages: Iterable[str], needle: str) -> Iterator[Piece]:
 
 
 def _cut(text: str, with_more: str, needle: str) -> Iterable[tuple[int, str]]:
-    """Split a text into overlapping pieces, so that every match of the needle's length is inside
-    one of them.
-    """
+    """Split a text into pieces that overlap, so that no match of the needle is split."""
     length = _PIECE_CHARS + len(needle) - 1
     if len(with_more) <= length:
         return ((0, text),)

@@ -177,9 +177,7 @@ class StoredResults:
     def origin(
         self, handle: str, agent: str = "default", token_id: str = ""
     ) -> tuple[str, bool, JsonMapping | None]:
-        """Return the tool that produced the result, whether it is untrusted, and the labels of its
-        session.
-        """
+        """Return the tool of the result, whether it is untrusted, and its session's labels."""
         meta = self._meta(handle, agent, token_id)
         return meta.tool, meta.is_untrusted, meta.labels
 
@@ -197,9 +195,7 @@ class StoredResults:
     def part(
         self, handle: str, number: int, agent: str = "default", token_id: str = ""
     ) -> JsonObject:
-        """Return one part of the text and the number of the next part, for results that are too
-        large to transfer.
-        """
+        """Return one part of a large text and the number of the next part."""
         if number < 0:
             raise ValueError(f"part must be >= 0, got {number}")
         with self._open(handle, agent, token_id) as (meta, content):

@@ -88,9 +88,7 @@ START = Mark(0, 0, 0)
 
 
 def encode_pages(pieces: Iterable[str], marks: list[Mark]) -> Iterator[bytes]:
-    """Yield the pages as UTF-8, and append the mark after each to `marks`, which begin with
-    `START`.
-    """
+    """Yield the pages as UTF-8, and append the mark after each to `marks`."""
     for text in _split_pages(pieces):
         # A lone surrogate becomes an escape that Python and JSON understand.
         page = text.encode("utf-8", "backslashreplace")
@@ -176,9 +174,7 @@ class ResultContent:
         return text
 
     def _last_page_below(self, column: Literal["chars", "breaks"], count: int) -> int:
-        """Return the last page with fewer characters or line breaks before it than `count`, or the
-        first page.
-        """
+        """Return the last page that starts below `count`, or the first page."""
         return max(
             0,
             bisect_left(
@@ -219,9 +215,7 @@ class Hit(NamedTuple):
 
 
 class Deadline:
-    """The end of a search, checked before each short step; even a search in linear time may take
-    minutes.
-    """
+    """The end of a search, checked before each short step; linear time may be minutes."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds

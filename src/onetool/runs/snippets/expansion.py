@@ -95,9 +95,7 @@ def make_example(snippet: Snippet) -> dict[str, str]:
 
 
 def describe(name: str, snippet: Snippet, snippets: Snippets | None = None) -> str:
-    """Return the definition as YAML, an example call and its expansion; the body may call
-    `snippets`.
-    """
+    """Return the definition as YAML, an example call and its expansion."""
     head = render({"name": name, "description": snippet.description}, "yml_h")
     body = render({"body": snippet.body}, "yml_h").removesuffix("\n")
     required = make_example(snippet)
@@ -122,9 +120,9 @@ def _expand(name: str, values: JsonMapping, snippets: Snippets, outer: tuple[str
     if name not in snippets:
         word = truncate(name)
         near = [f"${match}" for match in nearest(word, dict(snippets))]
-        known = join_names([f"${known}" for known in snippets])
+        all_names = join_names([f"${all_names}" for all_names in snippets])
         raise ToolNotFound(
-            f"unknown snippet ${word}.{did_you_mean(near)} Snippets: {known}.", nearest=near
+            f"unknown snippet ${word}.{did_you_mean(near)} Snippets: {all_names}.", nearest=near
         )
     code, inserted = _render(name, snippets[name].body, _bind(name, snippets[name], values))
     if not is_snippet(code):
@@ -233,12 +231,12 @@ def _parse(command: str) -> tuple[str, dict[str, str]]:
 
 
 def _parse_words(name: str, text: str) -> Iterator[tuple[str, str]]:
-    for found in _TOKEN.finditer(text):
-        if found["unclosed"]:
-            rest = text[found.start("unclosed") :][:20]
+    for token in _TOKEN.finditer(text):
+        if token["unclosed"]:
+            rest = text[token.start("unclosed") :][:20]
             raise ArgumentError(f"${name}: unclosed {rest[0]} in {rest!r}")
-        if found["word"]:
-            word = _PIECE.sub(_unquote, found["word"])
+        if token["word"]:
+            word = _PIECE.sub(_unquote, token["word"])
             key, equals, value = word.partition("=")
             if not equals:
                 raise ArgumentError(
@@ -271,9 +269,7 @@ def _parse_lines(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _join_lines(lines: list[str]) -> str:
-    """Return the value of a key: the rest of its line, quoted or not, or the indented lines below
-    it.
-    """
+    """Return a key's value: the rest of its line, or the indented lines below it."""
     first = lines[0]
     more = textwrap.dedent("\n".join(lines[1:])).rstrip()
     if more:

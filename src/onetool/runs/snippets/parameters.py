@@ -63,18 +63,18 @@ def make_template(code: str, calls: RecordedArguments) -> Template:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ToolError(f"the code cannot be made a snippet: {error}") from None
     source = code.encode()
-    starts = [0, *(found.end() for found in re.finditer(b"\n", source))]
+    starts = [0, *(match.end() for match in re.finditer(b"\n", source))]
     params: JsonObject = {}
     parts = []
     position = 0
-    for each in sorted(_find_literals(tree, calls, starts), key=lambda found: found.start):
-        name = _choose_name(each, params)
-        params[name] = each.value
+    for literal in sorted(_find_literals(tree, calls, starts), key=lambda match: match.start):
+        name = _choose_name(literal, params)
+        params[name] = literal.value
         parts += [
-            _escape(source[position : each.start].decode()),
-            _write_placeholder(name, each.value),
+            _escape(source[position : literal.start].decode()),
+            _write_placeholder(name, literal.value),
         ]
-        position = each.end
+        position = literal.end
     _reject_secrets(code, tree)
     return Template("".join([*parts, _escape(source[position:].decode())]), params)
 
@@ -82,9 +82,7 @@ def make_template(code: str, calls: RecordedArguments) -> Template:
 def _find_literals(
     tree: ast.Module, calls: RecordedArguments, starts: list[int]
 ) -> Iterator[_Literal]:
-    """Yield the literals that are arguments of recorded tools, or values of variables at the top
-    level.
-    """
+    """Yield literals that are arguments of recorded tools or top-level variables."""
     tools = {python_name(tool) for tool, _ in calls}
     for statement in tree.body:
         match statement:
@@ -131,13 +129,13 @@ def _locate(name: str, node: Any, starts: list[int]) -> _Literal:
     return _Literal(name, node.value, start, end)
 
 
-def _choose_name(found: _Literal, params: JsonMapping) -> str:
+def _choose_name(literal: _Literal, params: JsonMapping) -> str:
     """Return the name of the parameter: the same for equal values, with a number for others."""
-    name = found.name
+    name = literal.name
     number = 1
-    while name in params and json.dumps(params[name]) != json.dumps(found.value):
+    while name in params and json.dumps(params[name]) != json.dumps(literal.value):
         number += 1
-        name = f"{found.name}_{number}"
+        name = f"{literal.name}_{number}"
     return name
 
 
@@ -256,8 +254,8 @@ class SnippetSaver:
         self, snippet: SavedSnippet, run: RunRecord, calls: list[DurableCall], context: ToolContext
     ) -> None:
         """Replay the snippet with its defaults."""
-        known = {snippet.name: snippet.to_snippet()}
-        code = await anyio.to_thread.run_sync(snippets.expand_call, snippet.name, {}, known)
+        snippet_only = {snippet.name: snippet.to_snippet()}
+        code = await anyio.to_thread.run_sync(snippets.expand_call, snippet.name, {}, snippet_only)
         answer = await self._runs.replay(run, calls, code, context)
         if answer.is_error or as_data(answer.value) != RunOutcome.read(run).value:
             problem = answer.text if answer.is_error else "it returned another value"

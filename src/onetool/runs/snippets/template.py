@@ -97,9 +97,7 @@ class Rendering(ImmutableSandboxedEnvironment):
         return code
 
     def _prepare(self, body: str) -> nodes.Template:
-        """Reject blocks whose output would be a value, mark literals as code, and make loops
-        interruptible.
-        """
+        """Reject blocks that output values, mark literals as code, and let loops be interrupted."""
         tree = self.parse(body)
         for node in tree.find_all(nodes.Stmt):
             is_plain = isinstance(

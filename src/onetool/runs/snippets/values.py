@@ -26,9 +26,7 @@ _ESCAPED_CHARS = frozenset("\\'\"{}")
 
 
 class DeclaredText(str):
-    """The value of a parameter with `type: string`: a string also where its text looks like a
-    number.
-    """
+    """The value of a parameter with `type: string`, even if it looks like a number."""
 
     __slots__ = ()
 
@@ -63,18 +61,14 @@ def insert(code: str, values: JsonMapping) -> str:
 
 
 def restore(text: str, values: JsonMapping) -> Any:
-    """Return the value if the text is one placeholder, else the text with its placeholders
-    replaced.
-    """
+    """Return the value of a placeholder, or the text with its placeholders replaced."""
     if text in values:
         return values[text]
-    return PLACEHOLDER.sub(lambda found: str(values.get(found[0], found[0])), text)
+    return PLACEHOLDER.sub(lambda match: str(values.get(match[0], match[0])), text)
 
 
 def parse_exactly(text: str) -> Any:
-    """Return the number, boolean, None or JSON that the text represents exactly, else the text
-    itself.
-    """
+    """Return the number, boolean, None or JSON that the text denotes, else the text."""
     if text in _WORDS:
         return _WORDS[text]
     if text != text.strip():
@@ -127,9 +121,7 @@ def _parse(code: str) -> tuple[str, ast.Module]:
 
 
 def _find_literals(tree: ast.AST) -> Iterator[ast.expr]:
-    """Yield strings and whole f-strings, because Python 3.11 does not locate the parts of an
-    f-string.
-    """
+    """Yield strings and f-strings, whose parts Python 3.11 does not locate."""
     unseen = [tree]
     while unseen:
         node = unseen.pop()
@@ -145,7 +137,7 @@ def _find_literals(tree: ast.AST) -> Iterator[ast.expr]:
 
 def _find_replacements(tree: ast.AST, values: JsonMapping) -> dict[str, str]:
     """Return the replacements of placeholders that are a value or part of a name."""
-    found: dict[str, str] = {}
+    replacements: dict[str, str] = {}
     operands: set[str] = set()
     for node in ast.walk(tree):  # parents come before their children
         match node:
@@ -174,7 +166,9 @@ def _find_replacements(tree: ast.AST, values: JsonMapping) -> dict[str, str]:
                         parse_exactly(values[word]) if type(values[word]) is str else values[word]
                     )
                     # -5 ** 2 and 5.real mean something else than (-5) ** 2 and (5).real.
-                    found[word] = f"({text})" if word in operands and text[-1].isdigit() else text
+                    replacements[word] = (
+                        f"({text})" if word in operands and text[-1].isdigit() else text
+                    )
                 elif marks:
                     name = str(restore(word, values))
                     has_dots = all(isinstance(values[mark], Name) for mark in marks)
@@ -183,8 +177,8 @@ def _find_replacements(tree: ast.AST, values: JsonMapping) -> dict[str, str]:
                         for p in (name.split(".") if has_dots else [name])
                     ):
                         raise ArgumentError(f"the value {truncate(name)!r} is not a valid name")
-                    found |= {mark: str(values[mark]) for mark in marks}
-    return found
+                    replacements |= {mark: str(values[mark]) for mark in marks}
+    return replacements
 
 
 def _replace_in_literal(node: ast.expr, source: str, texts: Mapping[str, str]) -> str:
