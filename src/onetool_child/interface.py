@@ -105,7 +105,7 @@ class Context:
         raise NotImplementedError
 
     def log(self, message: object, level: str = "info") -> Done:
-        """Write to the log of OneTool, and to a client that gets log messages."""
+        """Write to the log, and to a client that called the tool directly or wants messages."""
         raise NotImplementedError
 
     def debug(self, message: object) -> Done:

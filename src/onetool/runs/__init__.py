@@ -3,8 +3,8 @@
 Start with `Runs.run` in `runs.py`, the life of a run. `runner.py` leads one execution from the
 command to the answer: `fence_processor` extracts the code, `tool_loader` finds its names, `cells`
 runs it, `answer` renders the result, `explain` renders errors. `gate.py` decides about each call of
-a run, and the journal in `replay.py` keeps what must survive. `results` stores large results, `snippets` expands
-code templates, and `parts.py` creates what new settings replace.
+a run, and the journal in `replay.py` keeps what must survive. `results` stores large results,
+`snippets` expands code templates, and `parts.py` creates what new settings replace.
 
 What holds here:
 

@@ -284,7 +284,7 @@ class ToolContext(Context):
         return self.caller.actor
 
     def explain_setting(self, setting: str, field: str) -> str:
-        """Return how a person allows a rejected call: in the settings or the context."""
+        """Return how a person allows a rejected call: in the settings, or in the context."""
         if self.system is None:
             return f"To allow it, pass {field} to ToolContext"
         return f"To allow it, add this to onetool.yaml: {setting}"

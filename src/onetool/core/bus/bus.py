@@ -277,7 +277,7 @@ class ToolBus:
     def register_tool(
         self, thing: object, *, name: str = "", permissions: Collection[str] = ()
     ) -> Tool | list[Tool]:
-        """Register a function, a tool object or class, a module or a `Tool`.
+        """Register a function (`@tool` is optional), a tool object or class, a module, a `Tool`.
 
         Tools of LangChain, pydantic-ai and FastMCP keep their name, description and schema. `name`
         and `permissions` replace those of the tool, which a tool of another framework does not
