@@ -21,7 +21,7 @@ from tests.state_support import ResultStore
 from tests.support import measure_seconds
 
 from onetool.errors import ArgumentError, StorageError, ToolError, ToolTimeout
-from onetool.runs.results import Quota
+from onetool.runs.results.blobs import Quota
 from onetool.runs.results.matches import (
     compile_pattern,
     find_lines,

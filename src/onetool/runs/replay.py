@@ -284,11 +284,10 @@ def _matches(recorded: JsonMapping, positional: Sequence[Any], keywords: JsonMap
         if full_name not in left or not _is_same(left.pop(full_name), value):
             return False
     for value in positional:
-        names = (name for name, argument in left.items() if _is_same(argument, value))
-        name_of_value = next(names, None)
-        if name_of_value is None:
+        names = [name for name, argument in left.items() if _is_same(argument, value)]
+        if not names:
             return False
-        del left[name_of_value]
+        del left[names[0]]
     return True
 
 

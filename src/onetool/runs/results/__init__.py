@@ -4,8 +4,3 @@ after some time.
 `store` is the entry point. Callers decide which results are too large and who may read them.
 Everything here blocks, so the server calls it from a thread.
 """
-
-from onetool.runs.results.blobs import Quota
-from onetool.runs.results.window import Unit
-
-__all__ = ["Quota", "Unit"]
