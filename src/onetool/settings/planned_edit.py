@@ -60,9 +60,10 @@ class SettingsItem:
     @property
     def etag(self) -> str | None:
         """A digest of the value, the same on all replicas."""
-        return (
-            None if self.value is None else f'"{digest_text(json.dumps(self.value, default=str))}"'
-        )
+        if self.value is None:
+            return None
+        digest = digest_text(json.dumps(self.value, default=str))
+        return f'"{digest}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class PlannedEdit:
 
     @property
     def edits(self) -> tuple[FileEdit, ...]:
-        return (*self.files, *([self.secrets_file] if self.secrets_file else []))
+        return self.files if self.secrets_file is None else (*self.files, self.secrets_file)
 
     @property
     def changes_anything(self) -> bool:
@@ -128,15 +129,12 @@ def check_secret_name(name: str) -> None:
 
 def check_sizes(changes: Sequence[ItemChange], secrets: Mapping[str, str | None]) -> None:
     """Raise if a value is too large."""
-    values = {
-        f"{change.section}.{change.name}": json.dumps(change.value, default=str)
-        for change in changes
-    }
-    for name, value in {
-        **values,
-        **{f"secret {name}": value or "" for name, value in secrets.items()},
-    }.items():
-        if (size := len(value.encode("utf-8", "surrogatepass"))) > MAX_VALUE_BYTES:
+    values = {f"secret {name}": value or "" for name, value in secrets.items()}
+    for change in changes:
+        values[f"{change.section}.{change.name}"] = json.dumps(change.value, default=str)
+    for name, value in values.items():
+        size = len(value.encode("utf-8", "surrogatepass"))
+        if size > MAX_VALUE_BYTES:
             raise ToolError(f"{name} is too large: {size:,} bytes (at most {MAX_VALUE_BYTES:,})")
 
 
@@ -151,9 +149,7 @@ def describe_difference(
     before: Loaded,
     after: Loaded,
 ) -> str:
-    """Return the difference without secrets: those of secrets.yaml and what looks like one in the
-    settings.
-    """
+    """Return the difference without values of secrets.yaml and what looks like a secret."""
     hidden = {*before.secret_values, *after.secret_values}
     parts = []
     for edit in files:
@@ -173,19 +169,15 @@ def _list_token_hashes(data: JsonMapping) -> list[str]:
     """Return the hashes of tokens, which may be on lines beside a change."""
     auth = data.get("auth")
     tokens = auth.get("tokens") if isinstance(auth, dict) else None
-    found = (token.get("hash") for token in tokens or () if isinstance(token, dict))
-    return [each for each in found if isinstance(each, str)]
+    hashes = [token.get("hash") for token in tokens or () if isinstance(token, dict)]
+    return [token_hash for token_hash in hashes if isinstance(token_hash, str)]
 
 
 def make_entry(planned: PlannedEdit, actor: str, transport: str) -> HistoryEntry:
-    files = (
-        EditedFile(
-            str(edit.before.path),
-            None if edit.before.raw is None else edit.before.text,
-            digest_text(edit.text),
-        )
-        for edit in planned.files
-    )
+    files = []
+    for edit in planned.files:
+        before = None if edit.before.raw is None else edit.before.text
+        files.append(EditedFile(str(edit.before.path), before, digest_text(edit.text)))
     return new_entry(
         planned.action,
         planned.names,
@@ -212,9 +204,8 @@ def change_stored(
             raise make_conflict(edit)
         texts[edit.before.path] = edit.text
         if len(edit.text.encode()) > MAX_STORED_BYTES:
-            raise ToolError(
-                f"{edit.before.path} would be too large (at most {MAX_STORED_BYTES:,} bytes)"
-            )
+            limit = f"at most {MAX_STORED_BYTES:,} bytes"
+            raise ToolError(f"{edit.before.path} would be too large ({limit})")
     return StoredSettings(texts[STORED_CONFIG], texts[STORED_SECRETS]), add_entry(history, entry)
 
 

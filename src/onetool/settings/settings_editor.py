@@ -10,12 +10,11 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from onetool.errors import ConfigError, StorageError, ToolError
 from onetool.settings import paths, scaffold
 from onetool.settings.clients import text_files, yaml_edit
-from onetool.settings.clients.text_files import TextFile
+from onetool.settings.clients.text_files import TextFile, value_at
 from onetool.settings.contents import (
     NOTHING_STORED,
     TRUST_FILE,
@@ -48,9 +47,7 @@ from onetool.util.text import quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
 AGENTS = "agents"
-Document = tuple[
-    TextFile, JsonObject, tuple[str, ...]
-]  # a file, its data, and the path of an entry in it
+Document = tuple[TextFile, JsonObject, tuple[str, ...]]  # a file, its data, and an entry's path
 FILE_KEYS = ("name", "version")  # of the file of an agent, which are not settings of the agent
 
 
@@ -86,9 +83,7 @@ class SettingsEditor:
         return (directory or self._directories.data) / paths.SECRETS
 
     def list_layers(self, directory: Path) -> Iterator[tuple[Path, Path]]:
-        """Yield the files of settings and of secrets that new servers in a directory are compared
-        with.
-        """
+        """Yield the settings and secrets files with which new servers are compared."""
         yield self.get_config(directory), self.get_secrets(directory)
 
     def is_users(self, directory: Path) -> bool:
@@ -120,25 +115,17 @@ class SettingsEditor:
         self._known = {}
 
     def find(self, section: str, name: str, directory: Path | None = None) -> SettingsItem:
-        """Return an entry from the file that defines it, in this directory, or else in the layer
-        that wins.
-        """
+        """Return an entry from the file that defines it: in this directory, or the winning layer."""
         layers = [directory] if directory is not None else reversed(self._directories.layers)
         for file, data, prefix in self._list_documents(section, name, layers):
-            found: Any = data
-            for key in prefix:
-                found = found.get(key) if isinstance(found, dict) else None
-            if found is not None or self._hides_files(file, data, section, name):
-                value = (
-                    found
-                    if prefix
-                    else {key: each for key, each in data.items() if key not in FILE_KEYS}
-                )
+            value = value_at(data, prefix)
+            if value is not None or self._hides_files(file, data, section, name):
+                if not prefix:
+                    value = {key: value for key, value in data.items() if key not in FILE_KEYS}
                 return SettingsItem(section, name, file.path, value)
-        is_users = section in USER_KEYS and self._directories.config_file is None
-        return SettingsItem(
-            section, name, self.get_config(self._directories.user if is_users else directory), None
-        )
+        if section in USER_KEYS and self._directories.config_file is None:
+            directory = self._directories.user
+        return SettingsItem(section, name, self.get_config(directory), None)
 
     def _hides_files(self, _file: TextFile, _data: JsonMapping, _section: str, _name: str) -> bool:
         """Return whether a document says that there is no such entry, whatever the next ones say."""
@@ -147,9 +134,7 @@ class SettingsEditor:
     def _list_documents(
         self, section: str, name: str, layers: Iterable[Path]
     ) -> Iterator[Document]:
-        """Yield the files of these directories that may define an entry, and the path of the entry
-        in each.
-        """
+        """Yield the files of these directories that may define an entry, with its path in each."""
         for directory in layers:
             file = self.read_file(self._directories.config_path(directory))
             yield file, yaml_edit.parse_mapping(file.text, str(file.path)), (section, name)
@@ -161,12 +146,12 @@ class SettingsEditor:
 
     def list_secrets(self) -> dict[str, list[str]]:
         """Return the names of secrets and the files that set them."""
-        found: dict[str, list[str]] = {}
+        files: dict[str, list[str]] = {}
         for path in self._list_secret_files():
             file = self.read_file(path)
             for name in yaml_edit.parse_mapping(file.text, str(file.path), typed=False):
-                found.setdefault(name, []).append(str(file.path))
-        return found
+                files.setdefault(name, []).append(str(file.path))
+        return files
 
     def _list_secret_files(self) -> list[Path]:
         return [directory / paths.SECRETS for directory in self._directories.layers]
@@ -223,14 +208,11 @@ class SettingsEditor:
         """
         entry = next((entry for entry in self.list_changes() if entry.id == entry_id), None)
         if entry is None:
-            raise ToolError(
-                f"no change {quote(entry_id)} in the history",
-                hint="list them: onetool settings history",
-            )
+            hint = "list them: onetool settings history"
+            raise ToolError(f"no change {quote(entry_id)} in the history", hint=hint)
         if not entry.can_undo:
-            raise ToolError(
-                "this change cannot be undone: old values of secrets and tokens are not kept"
-            )
+            reason = "old values of secrets and tokens are not kept"
+            raise ToolError(f"this change cannot be undone: {reason}")
         files = {}
         for edited in entry.files:
             current = self.read_file(Path(edited.path))
@@ -238,20 +220,17 @@ class SettingsEditor:
                 files[current.path] = FileEdit(current, edited.before)
         if len(files) != len(entry.files):  # something else was changed since then
             return replace(self._undo_items(entry), undoes=entry.id)
-        items = tuple(
-            EditedItem(item.section, item.name, item.after, item.before) for item in entry.items
-        )
-        return replace(self._validate("settings.undo", entry.names, files, items), undoes=entry.id)
+        items = [replace(item, before=item.after, after=item.before) for item in entry.items]
+        planned = self._validate("settings.undo", entry.names, files, tuple(items))
+        return replace(planned, undoes=entry.id)
 
     def _undo_items(self, entry: HistoryEntry) -> PlannedEdit:
         changes = []
         for edited in entry.items:
             current = self.find(edited.section, edited.name)
             if current.value != edited.after:
-                message = (
-                    f"{edited.section}.{edited.name} has changed since then, so the change cannot"
-                    " be undone"
-                )
+                name = f"{edited.section}.{edited.name}"
+                message = f"{name} has changed since then, so the change cannot be undone"
                 raise EditConflict(message, current)
             changes.append(ItemChange(edited.section, edited.name, edited.before))
         return self.plan("settings.undo", changes)
@@ -265,50 +244,40 @@ class SettingsEditor:
         is_own_file = self._is_agent_file(item)
         if change.value is None:
             if is_own_file:
-                raise ToolError(
-                    f"agent {quote(change.name)} is the file {item.file}", hint="delete the file"
-                )
+                message = f"agent {quote(change.name)} is the file {item.file}"
+                raise ToolError(message, hint="delete the file")
             self._check_other_layers(item)
             return yaml_edit.remove_value(text, source, (change.section, change.name))
         if not is_own_file:
             return yaml_edit.set_value(text, source, (change.section, change.name), change.value)
-        kept = {
-            key: each
-            for key, each in yaml_edit.parse_mapping(text, source).items()
-            if key in FILE_KEYS
-        }
+        data = yaml_edit.parse_mapping(text, source)
+        kept = {key: value for key, value in data.items() if key in FILE_KEYS}
         return yaml_edit.update(text, source, {**kept, **change.value})
 
     def _is_agent_file(self, item: SettingsItem) -> bool:
-        configured = (
-            self._directories.config_path(directory) for directory in self._directories.layers
-        )
+        configured = map(self._directories.config_path, self._directories.layers)
         return item.value is not None and item.file not in configured
 
     def _check_other_layers(self, item: SettingsItem) -> None:
         """Raise if another file defines the entry too: it would still be there."""
-        for file, data, prefix in self._list_documents(
-            item.section, item.name, self._directories.layers
-        ):
+        layers = self._directories.layers
+        for file, data, prefix in self._list_documents(item.section, item.name, layers):
             if file.path != item.file and (not prefix or has_entry(data, item.section, item.name)):
-                what = f"{item.section}.{item.name}"
-                raise ToolError(
-                    f"{what} is also set in {file.path}", hint=f"remove it from {file.path} first"
-                )
+                message = f"{item.section}.{item.name} is also set in {file.path}"
+                raise ToolError(message, hint=f"remove it from {file.path} first")
 
     def _plan_secrets(self, secrets: Mapping[str, str | None], path: Path) -> FileEdit | None:
         if not secrets:
             return None
         file = self.read_file(path)
-        known = yaml_edit.parse_mapping(file.text, str(file.path), typed=False)
-        wanted = {name: value for name, value in {**known, **secrets}.items() if value is not None}
-        for name in secrets.keys() - wanted.keys() - known.keys():
-            raise ToolError(
-                f"no secret {quote(name)} in {file.path}", hint="list them: onetool secret list"
-            )
-        text = (
-            yaml_edit.update(file.text, str(file.path), wanted, typed=False) if wanted else "{}\n"
-        )
+        before = yaml_edit.parse_mapping(file.text, str(file.path), typed=False)
+        after = {name: value for name, value in {**before, **secrets}.items() if value is not None}
+        for name in secrets.keys() - after.keys() - before.keys():
+            message = f"no secret {quote(name)} in {file.path}"
+            raise ToolError(message, hint="list them: onetool secret list")
+        text = "{}\n"
+        if after:
+            text = yaml_edit.update(file.text, str(file.path), after, typed=False)
         return FileEdit(file, text) if text != file.text else None
 
     def _validate(
@@ -323,16 +292,15 @@ class SettingsEditor:
     ) -> PlannedEdit:
         secrets = dict(secrets or {})
         files = tuple(edit for edit in edits.values() if edit.text != edit.before.text)
-        every = (*files, *([secrets_file] if secrets_file else []))
+        changed = files if secrets_file is None else (*files, secrets_file)
         stored = self._get_stored()
         before = examine(self._directories, self._env, files=self._files, stored=stored)
-        contents = self._files.replacing({edit.before.path: edit.text for edit in every})
+        contents = self._files.replacing({edit.before.path: edit.text for edit in changed})
         after = examine(self._directories, self._env, files=contents, stored=stored)
         self._forget()
         if after.errors:
-            redact = Redactor(
-                {*after.loaded.secret_values, *(value for value in secrets.values() if value)}
-            )
+            new_values = filter(None, secrets.values())
+            redact = Redactor({*after.loaded.secret_values, *new_values})
             problems = redact("\n".join(map(str, after.errors)))
             raise ConfigError(f"the settings would be invalid, so nothing was changed:\n{problems}")
         difference = describe_difference(files, secrets_file, secrets, before.loaded, after.loaded)
@@ -370,33 +338,26 @@ class SettingsEditor:
                     if project is not None:
                         trust(project, user, make_record(project, user, planned.contents))
                 written = [user / TRUST_FILE, *(edit.before.path for edit in planned.edits)]
-                self.after = replace(
-                    planned.after, stamp={**planned.after.stamp, **stamp_paths(written)}
-                )
+                stamp = {**planned.after.stamp, **stamp_paths(written)}
+                self.after = replace(planned.after, stamp=stamp)
         except OSError as error:
-            raise StorageError(
-                f"cannot write to {error.filename or user}: {error.strerror or error}"
-            ) from None
+            place = error.filename or user
+            raise StorageError(f"cannot write to {place}: {error.strerror or error}") from None
         return entry
 
     def _write(self, planned: PlannedEdit) -> None:
         if planned.secrets_file is not None:
-            directory = planned.secrets_file.before.path.parent
+            before = planned.secrets_file.before
+            directory = before.path.parent
             _make_directory(directory, is_private=directory == self._directories.user)
             ignore = text_files.read(directory / ".gitignore")
             if ignore.raw is None:
                 text_files.write(ignore, scaffold.NOT_FOR_GIT, keep=False)
-            text_files.write(
-                planned.secrets_file.before,
-                planned.secrets_file.text,
-                mode=text_files.OWNER_ONLY,
-                keep=False,
-            )
+            secrets = planned.secrets_file.text
+            text_files.write(before, secrets, mode=text_files.OWNER_ONLY, keep=False)
         for edit in planned.files:
-            _make_directory(
-                edit.before.path.parent,
-                is_private=edit.before.path.parent == self._directories.user,
-            )
+            directory = edit.before.path.parent
+            _make_directory(directory, is_private=directory == self._directories.user)
             mode = text_files.OWNER_ONLY if edit.before.raw is None else None
             text_files.write(edit.before, edit.text, mode=mode, keep=False)
 
@@ -406,27 +367,22 @@ class SettingsEditor:
         Writing a file compares its content too.
         """
         current = stamp_files(self._directories)
-        if any(
-            current.get(edit.before.path) != planned.after.stamp.get(edit.before.path)
-            for edit in planned.edits
-        ):
-            raise make_conflict(planned.edits[0])
+        for edit in planned.edits:
+            path = edit.before.path
+            if current.get(path) != planned.after.stamp.get(path):
+                raise make_conflict(planned.edits[0])
 
     def _find_edited_project(self, planned: PlannedEdit) -> Path | None:
-        """Return the project in which trust must be renewed.
-
-        Raise if only an environment variable trusts it.
-        """
-        project = self._directories.project if self._directories.config_file is None else None
-        if project is None or not any(
-            edit.before.path.is_relative_to(project) for edit in planned.edits
-        ):
+        """Return the project whose trust must be renewed. Raise if only a variable trusts it."""
+        project = self._directories.project
+        if project is None or self._directories.config_file is not None:
+            return None
+        if not any(edit.before.path.is_relative_to(project) for edit in planned.edits):
             return None
         if not check_trust(project, self._directories.user, {}, planned.unedited).trusted:
             reason = "its content is not recorded as trusted"
-            raise ToolError(
-                f"cannot edit {project}: {reason}", hint=f"{TO_TRUST} in {project.parent}"
-            )
+            hint = f"{TO_TRUST} in {project.parent}"
+            raise ToolError(f"cannot edit {project}: {reason}", hint=hint)
         return project
 
 

@@ -32,9 +32,7 @@ _WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 class Place(NamedTuple):
-    """A value, its key (None for an item of a list) and whether a collection around it is in flow
-    style.
-    """
+    """A value, its key (None in a list) and whether a collection around it is in flow style."""
 
     key: Any
     value: Any
@@ -53,10 +51,10 @@ def read_list(text: str, source: str, section: str, key: str) -> list[Any]:
     inside = parse_mapping(text, source).get(section) or {}
     if not isinstance(inside, dict):
         raise ConfigError(f"{source}: {section} must be a mapping (`key: value`)")
-    found = inside.get(key) or []
-    if not isinstance(found, list):
+    items = inside.get(key) or []
+    if not isinstance(items, list):
         raise ConfigError(f"{source}: {section}.{key} must be a list such as [a, b]")
-    return found
+    return items
 
 
 def set_value(text: str, source: str, path: Sequence[str], value: Any) -> str:
@@ -72,34 +70,34 @@ def remove_value(text: str, source: str, path: Sequence[str]) -> str:
         around = around.get(key) if isinstance(around, dict) else None
     if not isinstance(around, dict) or path[-1] not in around:
         return text
-    rest = {name: each for name, each in around.items() if name != path[-1]}
-    return update(text, source, replace_value(data, path[:-1], rest))
+    others = {name: value for name, value in around.items() if name != path[-1]}
+    return update(text, source, replace_value(data, path[:-1], others))
 
 
-def update(text: str, source: str, wanted: JsonMapping, *, typed: bool = True) -> str:
+def update(text: str, source: str, data: JsonMapping, *, typed: bool = True) -> str:
     """Return the text with this data. Only what differs is changed."""
-    edited = _Editor(text, source).change(
-        (), parse_mapping(text, source, typed=typed), dict(wanted)
-    )
+    old = parse_mapping(text, source, typed=typed)
+    edited = _Editor(text, source).change((), old, dict(data))
     try:
-        if _is_equal(parse_mapping(edited, source, typed=typed), dict(wanted)):
+        if _is_equal(parse_mapping(edited, source, typed=typed), dict(data)):
             return edited
     except ConfigError:
         pass
     raise _not_editable(source)
 
 
-def _is_equal(one: Any, other: Any) -> bool:
+def _is_equal(left: Any, right: Any) -> bool:
     """Return whether two values are equal as JSON, where `true` differs from `1`."""
-    return json.dumps(one, sort_keys=True, default=str) == json.dumps(
-        other, sort_keys=True, default=str
-    )
+    return _to_json(left) == _to_json(right)
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
 
 
 def _not_editable(source: str) -> ConfigError:
-    return ConfigError(
-        f"cannot make this change in {source}: its YAML is too unusual", hint="edit it manually"
-    )
+    message = f"cannot make this change in {source}: its YAML is too unusual"
+    return ConfigError(message, hint="edit it manually")
 
 
 class _Editor:
@@ -123,19 +121,17 @@ class _Editor:
         return self._text
 
     def _change_members(self, path: KeyPath, old: JsonObject, new: JsonObject) -> None:
-        for name in [name for name in old if name in new]:
-            self.change((*path, name), old[name], new[name])
+        for name in old:
+            if name in new:
+                self.change((*path, name), old[name], new[name])
         added = {name: value for name, value in new.items() if name not in old}
-        if added:
-            self._apply(
-                self._add_at_end(added)
-                if not path
-                else add_entries(self._text, self._find(path), added)
-            )
-        for name in [
-            name for name in old if name not in new
-        ]:  # at last: a mapping in block style cannot be empty
-            self._apply(remove_member(self._text, self._find(path).value, name))
+        if added and path:
+            self._apply(add_entries(self._text, self._find(path), added))
+        elif added:
+            self._apply(self._add_at_end(added))
+        for name in old:
+            if name not in new:  # at last: a mapping in block style cannot be empty
+                self._apply(remove_member(self._text, self._find(path).value, name))
 
     def _add_at_end(self, new: JsonMapping) -> Edit:
         text = self._text
@@ -149,13 +145,10 @@ class _Editor:
 
     def _change_items(self, path: KeyPath, old: list[Any], new: list[Any]) -> None:
         """Change the items that differ, from the last to the first, so that positions stay valid."""
-        before, after = (
-            [json.dumps(item, sort_keys=True, default=str) for item in items]
-            for items in (old, new)
-        )
-        for _, start, end, first, last in reversed(
-            SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
-        ):
+        before = [_to_json(item) for item in old]
+        after = [_to_json(item) for item in new]
+        matcher = SequenceMatcher(None, before, after, autojunk=False)
+        for _, start, end, first, last in reversed(matcher.get_opcodes()):
             common = min(end - start, last - first)
             for index in reversed(range(start + common, end)):
                 self._apply(*remove_at(self._text, self._find(path), index))
@@ -166,13 +159,10 @@ class _Editor:
 
     def _insert(self, path: KeyPath, index: int, items: list[Any]) -> None:
         place = self._find(path)
-        is_end = index >= len(place.value.value)
-        edit = (
-            add_entries(self._text, place, items)
-            if is_end
-            else insert_items(self._text, place.value, index, items)
-        )
-        self._apply(edit)
+        if index >= len(place.value.value):
+            self._apply(add_entries(self._text, place, items))
+        else:
+            self._apply(insert_items(self._text, place.value, index, items))
 
     def _find(self, path: KeyPath) -> Place:
         place = find_place(compose(self._text, self._source), path)
@@ -201,17 +191,16 @@ def find_place(root: Any, path: KeyPath) -> Place | None:
         node = place.value
         if node is None or isinstance(node.value, str):
             return None
-        entries = [(None, item) if not isinstance(item, tuple) else item for item in node.value]
-        if isinstance(step, int):
-            found = entries[step] if step < len(entries) else None
-        else:
-            found = next(
-                (pair for pair in entries if pair[0] is not None and pair[0].value == step), None
-            )
-        if found is None:
+        entry = None
+        for index, item in enumerate(node.value):
+            key, value = item if isinstance(item, tuple) else (None, item)
+            name = index if key is None else key.value
+            if name == step:
+                entry = (key, value)
+                break
+        if entry is None:
             return None
-        key, value = found
-        place = Place(key, value, is_in_flow=place.is_in_flow or bool(node.flow_style))
+        place = Place(*entry, is_in_flow=place.is_in_flow or bool(node.flow_style))
     return place
 
 
@@ -220,20 +209,11 @@ def add_entries(text: str, place: Place, new: JsonMapping | list[Any]) -> Edit:
     """Return the edit that adds members to a mapping or items to the end of a list."""
     value = place.value
     line_break = detect_line_break(text)
-    if value.value in ("", []) or value.tag.endswith(
-        ":null"
-    ):  # `servers:` and `servers: {}` are empty
-        return replace_at(
-            text,
-            place,
-            dict(new) if isinstance(new, Mapping) else new,
-            as_block=isinstance(new, Mapping),
-        )
+    is_empty = value.value in ("", []) or value.tag.endswith(":null")
+    if is_empty:  # `servers:` or `servers: {}`
+        return replace_at(text, place, new, as_block=isinstance(new, Mapping))
     if value.flow_style:
-        last = value.value[-1]
-        return insertion(
-            (last[1] if isinstance(last, tuple) else last).end_mark.index, f", {flow(new)[1:-1]}"
-        )
+        return insertion(_get_last(value).end_mark.index, f", {flow(new)[1:-1]}")
     # After the last line of the last entry, before the comments and empty lines that follow it.
     lines = render_lines(new, " " * value.start_mark.column)
     end = find_end(value)
@@ -272,9 +252,8 @@ def replace_at(text: str, place: Place, new: Any, *, as_block: bool = False) -> 
         if is_collection and key is not None:  # the comment behind the key stays
             colon = text.index(":", key.end_mark.index) + 1
             behind = text[colon : find_line_end(text, colon)]
-            return Edit(
-                colon, end if ending else find_line_end(text, end), f" {flow(new)}{behind}{ending}"
-            )
+            value_end = end if ending else find_line_end(text, end)
+            return Edit(colon, value_end, f" {flow(new)}{behind}{ending}")
         is_next_to_colon = text[start - 1 : start] == ":"
         return Edit(start, end, f"{' ' * is_next_to_colon}{flow(new)}{ending}")
     colon = text.index(":", key.end_mark.index) + 1
@@ -311,17 +290,13 @@ def remove_at(text: str, place: Place, index: int) -> list[Edit]:
     value = place.value
     items = value.value
     item = value.value[index]
-    if (
-        not value.flow_style
-    ):  # from the line break before the dash to the one behind the item, which stays
+    if not value.flow_style:  # from the line break before the dash to the end of the item
         start = line_start(text, text.rindex("-", 0, item.start_mark.index)) - 1
         start -= text[start - 1 : start + 1] == "\r\n"
         lines = Edit(start, find_line_end(text, find_end(item)), "")
-        return (
-            [lines]
-            if len(items) > 1
-            else [insertion(text.index(":", key.end_mark.index) + 1, " []"), lines]
-        )
+        if len(items) > 1:
+            return [lines]
+        return [insertion(text.index(":", key.end_mark.index) + 1, " []"), lines]
     if len(items) == 1:
         return [Edit(value.start_mark.index, value.end_mark.index, "[]")]
     if index + 1 < len(items):
@@ -336,9 +311,14 @@ def find_end(node: Any) -> int:
     The end of a block collection is that of the next token.
     """
     while not isinstance(node.value, str) and node.value and not node.flow_style:
-        last = node.value[-1]
-        node = last[1] if isinstance(last, tuple) else last
+        node = _get_last(node)
     return int(node.end_mark.index)
+
+
+def _get_last(collection: Any) -> Any:
+    """Return the last item of a list, or the last value of a mapping."""
+    last = collection.value[-1]
+    return last[1] if isinstance(last, tuple) else last
 
 
 def find_line_end(text: str, position: int) -> int:
@@ -348,11 +328,8 @@ def find_line_end(text: str, position: int) -> int:
 def flow(value: Any) -> str:
     """Return the value in one line."""
     if isinstance(value, Mapping):
-        return (
-            "{"
-            + ", ".join(f"{render_scalar(key)}: {flow(inner)}" for key, inner in value.items())
-            + "}"
-        )
+        members = [f"{render_scalar(key)}: {flow(inner)}" for key, inner in value.items()]
+        return "{" + ", ".join(members) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(flow, value)) + "]"
     return render_scalar(value)
@@ -372,9 +349,7 @@ def render_lines(new: JsonMapping | list[Any], indent: str) -> list[str]:
 
 
 def needs_block(value: Any) -> bool:
-    """Return whether people write such a value over several lines: a mapping, or a list of
-    mappings.
-    """
+    """Return whether people write such a value over several lines, as mappings."""
     has_mappings = isinstance(value, list) and any(isinstance(item, Mapping) for item in value)
     return has_mappings or (isinstance(value, Mapping) and bool(value))
 
@@ -384,6 +359,5 @@ def render_scalar(value: Any) -> str:
         return json.dumps(value)
     if _PLAIN.fullmatch(value) and value.lower() not in _WORDS:
         return value
-    return _UNPRINTABLE.sub(
-        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False)
-    )
+    text = json.dumps(value, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
