@@ -55,22 +55,9 @@ INTERPRETER = re.compile(
 SHELL = re.compile(r"(ba|da|z|k|fi)?sh")
 SHELL_TEXT = re.compile(r"-[a-z]*c|--command")
 SUBCOMMANDS = frozenset({"run", "exec", "x", "tool", "dlx", "start"})
-FLAGS = frozenset(
-    {
-        "-y",
-        "--yes",
-        "-q",
-        "--quiet",
-        "--offline",
-        "--prefer-offline",
-        "-u",
-        "-B",
-        "-E",
-        "-I",
-        "-s",
-        "-A",
-    }
-)
+FLAGS = frozenset({
+    "-y", "--yes", "-q", "--quiet", "--offline", "--prefer-offline", "-u", "-B", "-E", "-I", "-s", "-A",
+})  # fmt: skip
 # Files that a launcher reads in its start directory, and files that an interpreter executes in a
 # given directory.
 PROJECT_FILES = {
@@ -118,26 +105,21 @@ def private_directory(name: str, directories: Directories) -> Path:
 def start_directory(name: str, server: Server, loaded: Loaded) -> Path:
     """Return the directory in which a server starts."""
     directories = loaded.directories
-    if server.cwd is None:
-        return (
-            private_directory(name, directories)
-            if name in loaded.user_servers
-            else directories.root
-        )
-    if server.cwd == PROJECT:
+    if server.cwd is None and name in loaded.user_servers:
+        return private_directory(name, directories)
+    if server.cwd in {None, PROJECT}:
         return directories.root
     return resolve_path(server.cwd, directories.root, directories.home)
 
 
 def imports_from_directory(server: Server, directory: Path) -> bool:
-    """Return whether the server runs a script or module of this directory, which PYTHONSAFEPATH
-    would hide.
-    """
+    """Return whether PYTHONSAFEPATH would hide a script or module that the server runs."""
+    for word in server.args:
+        script = _to_path(word, directory) if word.endswith((".py", ".pyw")) else None
+        if script is not None and script.is_file():
+            return True
     words = [str(server.command), *server.args]
-    scripts = (_to_path(word, directory) for word in server.args if word.endswith((".py", ".pyw")))
-    return any(script and script.is_file() for script in scripts) or any(
-        _find_named_modules(words, directory)
-    )
+    return any(_find_named_modules(words, directory))
 
 
 def find_local_programs(
@@ -150,80 +132,70 @@ def find_local_programs(
     if server.command is None:
         return []
     words = [server.command, *server.args, *server.env.get("NODE_OPTIONS", "").split()]
-    found = [
+    programs = [
         *_find_programs(server, directory, search_path),
         *_find_named_files(words, directory),
         *_find_named_modules(words, directory),
-    ]
-    found += [
         *_find_shell_files(server, directory),
         *_find_code_directories(server, directory),
         *_find_scripts(server, directory),
     ]
     if not ignores_packages(server):
-        found += [directory / name for name in PROJECT_FILES.get(PurePath(server.command).name, ())]
-    around = [
-        path.parent for path in found if path.suffix.lower() in CODE_SUFFIXES
-    ]  # scripts import their neighbors
-    # A program in a virtual environment loads all of it.
-    environments = [
-        path.parent.parent for path in found if (path.parent.parent / "pyvenv.cfg").is_file()
-    ]
-    return list(dict.fromkeys([*found, *around, *environments]))
+        names = PROJECT_FILES.get(PurePath(server.command).name, ())
+        programs += [directory / name for name in names]
+    directories = []
+    for path in programs:
+        if path.suffix.lower() in CODE_SUFFIXES:  # scripts import their neighbors
+            directories.append(path.parent)
+        environment = path.parent.parent
+        if (environment / "pyvenv.cfg").is_file():  # a program in it loads all of it
+            directories.append(environment)
+    return list(dict.fromkeys([*programs, *directories]))
 
 
 def ignores_packages(server: Server) -> bool:
-    """Return whether npm downloads the program of this server, so that local packages must not
-    affect it.
+    """Return whether npm downloads the server's program, so that local packages must not affect it.
 
-    A server that names a directory with `cwd`, `--prefix` or a local package uses the packages of
-    that directory.
+    A server that names a directory with `cwd`, `--prefix` or a local package uses its packages.
     """
     name = PurePath(str(server.command)).name
     words = server.args
     is_fetched = name == "npx" or (name == "npm" and not {"exec", "x"}.isdisjoint(words[:1]))
-    is_local = any(
-        word.startswith((".", "/", "~", "file:")) for word in _iterate_launch_words(words)
-    )
+    packages = _iterate_launch_words(words)
+    is_local = any(package.startswith((".", "/", "~", "file:")) for package in packages)
     has_prefix = any(word.partition("=")[0] == "--prefix" for word in words)
     return is_fetched and not is_local and not has_prefix and server.cwd in {None, PROJECT}
 
 
 def start_seconds(server: Server) -> float:
-    """Return the timeout of the start of a server.
-
-    Package runners may have to download its packages.
-    """
-    is_downloaded = PurePath(server.command or "").stem in PACKAGE_RUNNERS
-    return max(server.timeout, DOWNLOAD_SECONDS) if is_downloaded else server.timeout
+    """Return the server's start timeout. Package runners may have to download packages."""
+    if PurePath(server.command or "").stem in PACKAGE_RUNNERS:
+        return max(server.timeout, DOWNLOAD_SECONDS)
+    return server.timeout
 
 
 def uv_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that make uv read the user's configuration but none of its start directory
-    and its parents.
-    """
+    """Return variables that make uv read the user's configuration, and no file near its start."""
     home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "")) / ".config"
-    files = [Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml")]
-    known = next((str(file) for file in files if file.is_absolute() and file.is_file()), None)
-    return {**NO_CONFIG, **({"UV_CONFIG_FILE": known} if known else {})}
+    for file in (Path(home) / "uv" / "uv.toml", Path("/etc/uv/uv.toml")):
+        if file.is_absolute() and file.is_file():
+            return {**NO_CONFIG, "UV_CONFIG_FILE": str(file)}
+    return dict(NO_CONFIG)
 
 
 def _find_named_files(words: list[str], directory: Path) -> Iterator[Path]:
     """Yield existing files, and paths of programs that could be created later."""
     for word in words[1:]:
-        path = _to_path(word.partition("=")[2] if word.startswith("-") else word, directory)
-        if (
-            path is not None
-            and (path.suffix.lower() in CODE_SUFFIXES or path.is_file())
-            and not is_directory(path)
-        ):
+        name = word.partition("=")[2] if word.startswith("-") else word
+        path = _to_path(name, directory)
+        if path is None or is_directory(path):
+            continue
+        if path.suffix.lower() in CODE_SUFFIXES or path.is_file():
             yield path
 
 
 def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield files that the text of `sh -c` names, in the server's directory or in one that the text
-    names.
-    """
+    """Yield files that the text of `sh -c` names, also in directories that it names."""
     if not SHELL.fullmatch(PurePath(str(server.command)).name):
         return
     for option, text in pairwise(server.args):
@@ -235,40 +207,35 @@ def _find_shell_files(server: Server, directory: Path) -> Iterator[Path]:
             words = ["", *lexer]
         except ValueError:  # an unclosed quote, which the shell rejects too
             words = ["", *text.split()]
-        places = [
-            directory,
-            *(
-                place
-                for word in words
-                if (place := _to_path(word, directory)) and is_directory(place)
-            ),
-        ]
-        for place in dict.fromkeys(places):
-            yield from (*_find_named_files(words, place), *_find_named_modules(words, place))
-            yield from (
-                path
-                for word in words
-                if "/" in word and (path := _to_path(word, place)) and not is_directory(path)
-            )
+        places = {directory: None}
+        for word in words:
+            place = _to_path(word, directory)
+            if place is not None and is_directory(place):
+                places[place] = None
+        for place in places:
+            yield from _find_named_files(words, place)
+            yield from _find_named_modules(words, place)
+            for word in words:
+                path = _to_path(word, place) if "/" in word else None
+                if path is not None and not is_directory(path):
+                    yield path
 
 
 def _find_programs(server: Server, directory: Path, search_path: str | None) -> Iterator[Path]:
-    """Yield the program of a server, and the paths in its PATH where another program of that name
-    could be created.
-    """
+    """Yield the server's program, and where its PATH could get another one of that name."""
     command = str(server.command)
-    path = server.env.get("PATH", "")
+    server_path = server.env.get("PATH", "")
     if "/" in command:
         yield from filter(None, [_to_path(command, directory)])
         return
-    yield from (
-        Path(found)
-        for each in (search_path, path or None)
-        if (found := shutil.which(command, path=each))
-    )
-    yield from (
-        place / command for entry in path.split(":") if (place := _to_path(entry, directory))
-    )
+    for search in (search_path, server_path or None):
+        program = shutil.which(command, path=search)
+        if program:
+            yield Path(program)
+    for entry in server_path.split(":"):
+        place = _to_path(entry, directory)
+        if place is not None:
+            yield place / command
 
 
 def _find_scripts(server: Server, directory: Path) -> Iterator[Path]:
@@ -284,10 +251,8 @@ def _find_scripts(server: Server, directory: Path) -> Iterator[Path]:
         if is_directory(path):
             yield from (path / name for name in ENTRY_FILES)
         elif command not in PACKAGE_RUNNERS:
-            yield from (
-                path.parent,
-                *(path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES),
-            )
+            yield path.parent
+            yield from (path.with_name(f"{path.name}{suffix}") for suffix in NODE_SUFFIXES)
 
 
 def _iterate_launch_words(words: Sequence[str]) -> Iterator[str]:
@@ -307,27 +272,21 @@ def _find_named_modules(words: list[str], directory: Path) -> Iterator[Path]:
     for option, module in pairwise(words):
         top = module.partition(".")[0]
         if option == _MODULE_OPTION and top.isidentifier():
-            yield from (
-                path for path in (directory / top, directory / f"{top}.py") if path.exists()
-            )
+            yield from filter(Path.exists, (directory / top, directory / f"{top}.py"))
 
 
 def _find_code_directories(server: Server, directory: Path) -> Iterator[Path]:
-    """Yield directories with code.
-
-    Directories in variables are included even if they do not exist yet.
-    """
-    words = [
-        part
-        for word in server.args
-        for part in (word.split("=", 1) if word.startswith("--") else [word])
-    ]
-    named = (
-        _to_path(value, directory) for option, value in pairwise(words) if option in CODE_OPTIONS
-    )
-    yield from (path for path in named if path is not None and is_directory(path))
-    texts = [part for name in CODE_VARIABLES for part in server.env.get(name, "").split(":")]
-    yield from filter(None, (_to_path(text, directory) for text in texts))
+    """Yield directories with code. Those in variables need not exist yet."""
+    words: list[str] = []
+    for word in server.args:
+        words += word.split("=", 1) if word.startswith("--") else [word]
+    for option, value in pairwise(words):
+        path = _to_path(value, directory) if option in CODE_OPTIONS else None
+        if path is not None and is_directory(path):
+            yield path
+    for name in CODE_VARIABLES:
+        for entry in server.env.get(name, "").split(":"):
+            yield from filter(None, [_to_path(entry, directory)])
 
 
 def _to_path(text: str, directory: Path) -> Path | None:

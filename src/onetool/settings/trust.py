@@ -105,9 +105,8 @@ def check_trust(
     if link := find_outside_link(project):
         return _distrust(project, f"is not trusted and is ignored: {link[0]}", link[1])
     if env.get(VARIABLE) == "1":
-        return TrustDecision(
-            trusted=True, snapshot=take_snapshot(project, user_directory.parent, files=files)
-        )
+        snapshot = take_snapshot(project, user_directory.parent, files=files)
+        return TrustDecision(trusted=True, snapshot=snapshot)
     return _check_record(project, user_directory, files)
 
 
@@ -119,52 +118,43 @@ def _check_record(
         record = store.get(_store_key(project))
     except NewerVersion as error:
         message = f"{project} is not trusted and is ignored: {error.message}"
-        return TrustDecision(
-            False, (storage_problem(message, user_directory / TRUST_FILE, error.hint),)
-        )
+        problem = storage_problem(message, user_directory / TRUST_FILE, error.hint)
+        return TrustDecision(False, (problem,))
     # An untrusted directory is not read, not even to compare it.
     if record is None:
         return _distrust(project, "is not trusted and is ignored", "", *store.problems)
     changes = _find_changes(record, project, user_directory.parent, files)
     if changes:
-        return _distrust(
-            project, f"changed since it was trusted and is ignored: {describe(changes)}"
-        )
+        reason = f"changed since it was trusted and is ignored: {describe(changes)}"
+        return _distrust(project, reason)
     return TrustDecision(trusted=True)
 
 
 def _distrust(project: Path, reason: str, hint: str = "", *before: Problem) -> TrustDecision:
     hint = hint or f"review its content, then {TO_TRUST} in {project.parent}"
-    return TrustDecision(
-        False, (*before, Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED))
-    )
+    problem = Problem(f"{project} {reason}", hint, Location(str(project)), UNTRUSTED)
+    return TrustDecision(False, (*before, problem))
 
 
 def still_trusted(
     directories: paths.Directories, env: Mapping[str, str], snapshot: Snapshot | None = None
 ) -> TrustDecision:
-    """Check whether a project in use is still trusted; a project whose settings file the user named
-    always is.
+    """Check whether a project in use is still trusted; with a named settings file, it always is.
 
     `snapshot` is its content at the start, if known: an environment variable does not cover later
     changes.
     """
-    if (
-        directories.project is None
-        or not directories.trusted
-        or directories.config_file is not None
-    ):
+    is_checked = directories.trusted and directories.config_file is None
+    if directories.project is None or not is_checked:
         return TrustDecision(trusted=True)
     decision = check_trust(directories.project, directories.user, env)
     if not decision.trusted or decision.snapshot is None or snapshot is None:
         return decision
     current = take_snapshot(directories.project, directories.home, snapshot)
     changes = compare_snapshots(snapshot, current, directories.project)
-    return (
-        TrustDecision(False, (late_change_problem(directories.project, changes),))
-        if changes
-        else decision
-    )
+    if not changes:
+        return decision
+    return TrustDecision(False, (late_change_problem(directories.project, changes),))
 
 
 def late_change_problem(project: Path, changes: list[Change]) -> Problem:
@@ -191,9 +181,8 @@ def make_record(
 
 def trust(project: Path, user_directory: Path, record: JsonMapping | None = None) -> None:
     """Store the record of a directory, or a record of its current content."""
-    TrustFile(user_directory).put(
-        _store_key(project), record or make_record(project, user_directory)
-    )
+    record = record or make_record(project, user_directory)
+    TrustFile(user_directory).put(_store_key(project), record)
 
 
 def is_file_trusted(file: Path, digest: str, user_directory: Path) -> bool:
@@ -211,9 +200,10 @@ def untrust(project: Path, user_directory: Path) -> bool:
 
 
 def describe(changes: list[Change]) -> str:
-    described = [str(change) for change in changes[:MAX_CHANGES_SHOWN]]
-    more = len(changes) - len(described)
-    return ", ".join([*described, *([f"and {more} more"] if more else [])])
+    parts = [str(change) for change in changes[:MAX_CHANGES_SHOWN]]
+    if len(changes) > len(parts):
+        parts.append(f"and {len(changes) - len(parts)} more")
+    return ", ".join(parts)
 
 
 # --- content of a project -------------------------------------------------------------------------
@@ -241,9 +231,7 @@ def take_snapshot(
 
 
 def _read_file(file: Path, files: SettingsContents) -> Any:
-    """Return the data of a file; a string if it is not a mapping, which is an error of the
-    settings.
-    """
+    """Return the data of a file; a string if it is no mapping, which is an error elsewhere."""
     try:
         data = files.read(file).data
     except FileNotFoundError:
@@ -261,15 +249,13 @@ def _select_reviewed(config: JsonMapping, project: Path, home: Path) -> JsonObje
     reviewed = {key: value for key, value in config.items() if key not in PRESENTATIONAL}
     projects = config.get("projects")
     if isinstance(projects, dict):
-        places = {
-            name: paths.resolve_path(str(text), project, home) for name, text in projects.items()
-        }
-        outside = {
-            name: projects[name]
-            for name, path in places.items()
-            if not paths.is_inside(path, project)
-        }
-        reviewed |= {"projects": outside} if outside else {}
+        outside = {}
+        for name, text in projects.items():
+            path = paths.resolve_path(str(text), project, home)
+            if not paths.is_inside(path, project):
+                outside[name] = text
+        if outside:
+            reviewed["projects"] = outside
     return reviewed
 
 
@@ -278,9 +264,8 @@ def _list_extension_names(project: Path, home: Path, config: Any) -> Iterator[st
     listed = named if isinstance(named, list) else []
     for text in ("tools", *(name for name in listed if isinstance(name, str))):
         directory = paths.resolve_path(text, project, home)
-        yield from (
-            f"{text}/{file.relative_to(directory)}" for file in paths.extension_files(directory)
-        )
+        for file in paths.extension_files(directory):
+            yield f"{text}/{file.relative_to(directory)}"
 
 
 def find_outside_link(project: Path) -> tuple[str, str] | None:
@@ -296,10 +281,8 @@ def find_outside_link(project: Path) -> tuple[str, str] | None:
         entries = [path for path in (*project.iterdir(), *inside) if path.is_symlink()]
     for path in (*entries, *paths.agent_files(project), *paths.extension_files(project / "tools")):
         if not paths.is_inside(path, project):
-            return (
-                f"{path} is a symbolic link that leads out of it",
-                "replace the link with the file",
-            )
+            reason = f"{path} is a symbolic link that leads out of it"
+            return reason, "replace the link with the file"
     return None
 
 
@@ -326,8 +309,8 @@ def compare_snapshots(
         if not isinstance(after.get(file), str):  # nothing in an invalid file takes effect
             differences = _compare_files(file, before.get(file), after.get(file), project, files)
             changes += sorted(differences, key=attrgetter("line", "key"))
-    known = before.get(EXTENSIONS, ())
-    names = sorted(name for name in after.get(EXTENSIONS, ()) if name not in known)
+    old_names = before.get(EXTENSIONS, ())
+    names = sorted(name for name in after.get(EXTENSIONS, ()) if name not in old_names)
     return [*changes, *(Change(EXTENSIONS, 0, name, is_new=True) for name in names)]
 
 
@@ -345,17 +328,15 @@ def _compare_files(
             with suppress(ConfigError, FileNotFoundError):
                 document = files.read(project / file)
         line = document.line(loc) if document is not None and loc in new else 0
-        yield Change(
-            file, line, _format_key(loc), old.get(loc), new.get(loc), loc not in old, loc not in new
-        )
+        is_new = loc not in old
+        is_gone = loc not in new
+        yield Change(file, line, _format_key(loc), old.get(loc), new.get(loc), is_new, is_gone)
 
 
 def needs_trust(
     file: str, loc: tuple[str, ...], old: Mapping[Any, Any], new: Mapping[Any, Any]
 ) -> bool:
-    """Return whether a changed setting can run code or reach data or the network that it could not
-    before.
-    """
+    """Return whether a change can newly run code, or reach other data or the network."""
     section = loc[0] if file == paths.CONFIG and loc else "agents"
     if section in HARMLESS:
         return False
@@ -409,12 +390,12 @@ class TrustFile:
         return self._read().get(project)
 
     def put(self, project: str, record: JsonMapping) -> None:
-        with self._writing() as known:
-            known[project] = record
+        with self._writing() as records:
+            records[project] = record
 
     def delete(self, project: str) -> bool:
-        with self._writing() as known:
-            return known.pop(project, None) is not None
+        with self._writing() as records:
+            return records.pop(project, None) is not None
 
     def _read(self) -> dict[str, JsonMapping]:
         """Return the records by directory. Raise if a newer OneTool wrote the file."""
@@ -422,13 +403,15 @@ class TrustFile:
         try:
             data = json.loads(self._file.read_bytes())
             check_version(data.get("version"), VERSION, self._file)
-            known = data.get("folders")
+            records = data.get("folders")
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError, RecursionError):
-            known = None
-        if isinstance(known, dict) and all(isinstance(value, dict) for value in known.values()):
-            return known
+            records = None
+        if isinstance(records, dict) and all(
+            isinstance(record, dict) for record in records.values()
+        ):
+            return records
         hint = f"run `rm {quote(str(self._file))}`, then `onetool trust` in your projects"
         message = f"{self._file} is damaged, so no project directory is trusted"
         self.problems = (storage_problem(message, self._file, hint),)
@@ -440,13 +423,12 @@ class TrustFile:
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._file.with_name(f"{TRUST_FILE}.lock")):
-                known = self._read()
-                before = dict(known)
-                yield known
-                if known != before:
-                    data = {"version": VERSION, "folders": known}
-                    atomic.write(
-                        self._file, json.dumps(data, indent=2, sort_keys=True), durable=True
-                    )
+                records = self._read()
+                before = dict(records)
+                yield records
+                if records != before:
+                    data = {"version": VERSION, "folders": records}
+                    text = json.dumps(data, indent=2, sort_keys=True)
+                    atomic.write(self._file, text, durable=True)
         except OSError as error:
             raise storage_error(self._file.parent, error, StorageError) from error
