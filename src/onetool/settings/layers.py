@@ -55,11 +55,8 @@ class LayerReader:
         self.read_files: list[Path] = []
         self.secrets_are_valid = True
         if not paths.is_directory(directories.working_dir):
-            self._report(
-                Location(str(directories.working_dir)),
-                "the working directory is not a directory",
-                "check OT_CWD",
-            )
+            place = Location(str(directories.working_dir))
+            self._report(place, "the working directory is not a directory", "check OT_CWD")
 
     def _report(self, place: Location, reason: str, hint: str = "") -> None:
         self.errors.append(Problem(f"{place}: {reason}", hint, place))
@@ -67,39 +64,33 @@ class LayerReader:
     def read_secrets(self) -> dict[Path, dict[str, str]]:
         """Return the secrets of each layer."""
         before = len(self.errors)
-        found = {
-            layer: dict(self._read_secrets(layer / paths.SECRETS))
-            for layer in self._directories.layers
-        }
-        found[STORED_SECRETS] = (
-            dict(self._read_secrets(STORED_SECRETS))
-            if STORED_SECRETS in self._files.contents
-            else {}
-        )
+        secrets: dict[Path, dict[str, str]] = {STORED_SECRETS: {}}
+        for layer in self._directories.layers:
+            secrets[layer] = dict(self._read_secrets(layer / paths.SECRETS))
+        if STORED_SECRETS in self._files.contents:
+            secrets[STORED_SECRETS] = dict(self._read_secrets(STORED_SECRETS))
         self.secrets_are_valid = len(self.errors) == before
-        return found
+        return secrets
 
     def read_parts(self) -> list[Part]:
-        parts = [
-            part for directory in self._directories.layers for part in self._read_parts(directory)
-        ]
-        if (
-            STORED_CONFIG not in self._files.contents
-            or (document := self._read_mapping(STORED_CONFIG)) is None
-        ):
+        parts: list[Part] = []
+        for directory in self._directories.layers:
+            parts += self._read_parts(directory)
+        if STORED_CONFIG not in self._files.contents:
+            return parts
+        document = self._read_mapping(STORED_CONFIG)
+        if document is None:
             return parts
         rejected = tuple(self._reject_machine_keys(document))
-        return _place_over(
-            parts, _make_part(document, (), self._directories.user, exclude=rejected)
-        )
+        stored = _make_part(document, (), self._directories.user, exclude=rejected)
+        return _place_over(parts, stored)
 
     def _reject_machine_keys(self, document: YamlDocument) -> Iterator[str]:
         """Report and yield the keys that the store cannot set."""
         for key in (document.data or {}).keys() - {*STORED_SECTIONS, VERSION_KEY}:
             place = Location(document.source, document.line((key,)))
-            hint = (
-                f"set it in {self._directories.config_path(self._directories.user)} of each machine"
-            )
+            file = self._directories.config_path(self._directories.user)
+            hint = f"set it in {file} of each machine"
             self._report(place, f"{shorten(key)} cannot be set in the store", hint)
             yield key
 
@@ -108,9 +99,8 @@ class LayerReader:
             document = self._files.read(path, typed=typed)
         except FileNotFoundError:
             if path == self._directories.config_file:
-                self._report(
-                    Location(str(path)), "file not found", "check --config and ONETOOL_CONFIG"
-                )
+                hint = "check --config and ONETOOL_CONFIG"
+                self._report(Location(str(path)), "file not found", hint)
             return None
         except ConfigError as error:
             self.errors.append(Problem.of(error))
@@ -118,16 +108,13 @@ class LayerReader:
         if path not in {STORED_CONFIG, STORED_SECRETS}:
             self.read_files.append(path)
         if document.data is not None and not isinstance(document.data, dict):
-            self._report(
-                Location(str(path), document.line()), "the file must contain `key: value` lines"
-            )
+            place = Location(str(path), document.line())
+            self._report(place, "the file must contain `key: value` lines")
             return None
         return document if not typed or self._check_version(document) else None
 
     def _check_version(self, document: YamlDocument) -> bool:
-        """Return whether this version can read the file; if not, that is the only error reported
-        for it.
-        """
+        """Return whether this version can read the file. If not, report only that."""
         version = (document.data or {}).get(VERSION_KEY)
         if version is None:
             return True
@@ -144,26 +131,20 @@ class LayerReader:
 
     def _read_secrets(self, path: Path) -> Iterator[tuple[str, str]]:
         if path != STORED_SECRETS and _is_open_to_others(path):
-            self._report(
-                Location(str(path)),
-                "other users can read this file",
-                f"run `chmod 600 {quote(str(path))}`",
-            )
+            hint = f"run `chmod 600 {quote(str(path))}`"
+            self._report(Location(str(path)), "other users can read this file", hint)
             return
-        if (document := self._read_mapping(path, typed=False)) is None:
+        document = self._read_mapping(path, typed=False)
+        if document is None:
             return
         for name, text in (document.data or {}).items():
             place = Location(str(path), document.line((name,)))
             if not _NAME.fullmatch(name):
-                self._report(
-                    place, f"invalid secret name {shorten(name)}", "use letters, digits and _"
-                )
+                reason = f"invalid secret name {shorten(name)}"
+                self._report(place, reason, "use letters, digits and _")
             elif not isinstance(text, str) or not text:
-                self._report(
-                    place,
-                    f"{name} must be a string, not"
-                    f" {'empty' if text == '' else 'a list or a mapping'}",
-                )
+                kind = "empty" if text == "" else "a list or a mapping"
+                self._report(place, f"{name} must be a string, not {kind}")
             else:
                 yield name, text
 
@@ -173,9 +154,8 @@ class LayerReader:
             yield _make_part(prompts, ("prompts",), directory, exclude=(VERSION_KEY,))
         yield from self._read_agents(directory, _inline_agents(inline))
         if inline:
-            yield _make_part(
-                inline, (), directory, exclude=tuple(self._reject_user_keys(inline, directory))
-            )
+            rejected = tuple(self._reject_user_keys(inline, directory))
+            yield _make_part(inline, (), directory, exclude=rejected)
 
     def _reject_user_keys(self, document: YamlDocument, directory: Path) -> Iterator[str]:
         """Report and yield the keys that a project cannot set.
@@ -188,11 +168,8 @@ class LayerReader:
             return
         for loc in _list_user_keys(document.data):
             place = Location(document.source, document.line(loc))
-            self._report(
-                place,
-                f"{format_path(loc)} cannot be set by a project",
-                f"move it to {user / paths.CONFIG}",
-            )
+            hint = f"move it to {user / paths.CONFIG}"
+            self._report(place, f"{format_path(loc)} cannot be set by a project", hint)
             yield str(loc[0])
         for loc, text in _list_paths(document.data):
             path = paths.resolve_path(text, directory, self._directories.home)

@@ -47,6 +47,7 @@ INSERT INTO counters VALUES (?, ?)
 ON CONFLICT (name) DO UPDATE SET used = counters.used + excluded.used WHERE counters.used < ?
 RETURNING used
 """
+READ_USED = "SELECT used FROM counters WHERE name = ?"
 SETTLE = """
 UPDATE counters SET used = CASE WHEN used + :difference < 0 THEN 0 ELSE used + :difference END WHERE name = :name
 """
@@ -96,14 +97,12 @@ class Counters:
 
     def reset(self, _prefix: str, /) -> int:
         """Forget the sums of budgets whose names begin so, and return their number."""
-        raise ToolError(
-            "the state is in files", hint="restart the servers: they count budgets in memory"
-        )
+        hint = "restart the servers: they count budgets in memory"
+        raise ToolError("the state is in files", hint=hint)
 
 
 class RateLimiter:
-    """Counts the calls of tools in the last minute (`maxCallsPerMinute`), by an identity that
-    outlives the tool.
+    """Counts tool calls per minute (`maxCallsPerMinute`), by an identity that outlives the tool.
 
     `acquire` blocks if the counters do: call it in a thread. If the counters cannot be used, calls
     are rejected, or counted by `fallback`.
@@ -168,17 +167,13 @@ class CounterTables(Counters):
     def reserve(self, name: str, amount: float, limit: float) -> tuple[bool, float]:
         """Add an amount to a sum that is below the limit. Return whether it was, and the sum."""
         with self._database.transaction() as transaction:
-            rows = (
-                transaction.execute(RESERVE, (name, float(amount), float(limit))).fetchall()
-                if limit > 0
-                else []
-            )
-            if rows:
-                return True, float(rows[0][0])
-            found = transaction.execute(
-                "SELECT used FROM counters WHERE name = ?", (name,)
-            ).fetchone()
-        return False, float(found[0]) if found is not None else 0.0
+            if limit > 0:
+                values = (name, float(amount), float(limit))
+                for (used,) in transaction.execute(RESERVE, values).fetchall():
+                    return True, float(used)
+            for (used,) in transaction.execute(READ_USED, (name,)).fetchall():
+                return False, float(used)
+        return False, 0.0
 
     def settle(self, name: str, difference: float) -> None:
         """Correct a sum by the difference between what was used and what was reserved."""
@@ -210,10 +205,8 @@ class Limits:
             limit = getattr(self, kind)
             is_number = isinstance(limit, int | float) and not isinstance(limit, bool)
             if limit is not None and not (is_number and limit >= 0):
-                raise ValueError(
-                    f"invalid budget limit {kind}={limit!r}: expected a number of at least 0, or"
-                    " None"
-                )
+                expected = "expected a number of at least 0, or None"
+                raise ValueError(f"invalid budget limit {kind}={limit!r}: {expected}")
 
 
 class BudgetGuard:
@@ -317,9 +310,7 @@ class BudgetGuard:
     # --- time -------------------------------------------------------------------------------------
 
     def _count_time(self) -> None:
-        """Charge the elapsed time for each running call: two calls that run for one second cost
-        two.
-        """
+        """Charge the elapsed time once for each running call."""
         now = self._clock()
         self._charge("time_seconds", (now - self._counted_until) * len(self._running))
         self._counted_until = now
@@ -354,10 +345,7 @@ class SharedBudgetGuard(BudgetGuard):
                 await self._settle(before)
 
     async def _reserve(self, cost: float) -> None:
-        """Count a call in the database before it is made.
-
-        Raise if a budget of the agent is used up there.
-        """
+        """Count a call in the database before it is made. Raise if a budget is used up there."""
         amounts = {"calls": 1.0, "cost": cost}
         reserved: list[tuple[str, float]] = []
         for kind in KINDS:
@@ -368,8 +356,8 @@ class SharedBudgetGuard(BudgetGuard):
             is_left, used = await run_in_thread(self._counters.reserve, name, amount, limit)
             self._spent[kind] = used
             if not is_left:
-                for earlier in reserved:
-                    await run_in_thread(self._counters.settle, earlier[0], -earlier[1])
+                for reserved_name, reserved_amount in reserved:
+                    await run_in_thread(self._counters.settle, reserved_name, -reserved_amount)
                 raise self._budget_error(kind, "and the call was not made")
             reserved.append((name, amount))
             self._charge(kind, 0)
@@ -378,10 +366,9 @@ class SharedBudgetGuard(BudgetGuard):
         """Count the time and the tokens that a call used, which were not known before it."""
         spent = self.spent
         for kind in ("time_seconds", "tokens"):
-            if getattr(self.limits, kind) is not None and (used := spent[kind] - before[kind]) > 0:
-                with suppress(
-                    StorageError
-                ):  # the call was made; what it used is lost with the database
+            used = spent[kind] - before[kind]
+            if used > 0 and getattr(self.limits, kind) is not None:
+                with suppress(StorageError):  # the call was made, so its use is lost
                     await run_in_thread(self._counters.settle, self._counter(kind), used)
 
     def _counter(self, kind: str) -> str:

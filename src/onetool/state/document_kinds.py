@@ -66,9 +66,7 @@ class DisabledTools:
         return names
 
     def list_names(self) -> frozenset[str]:
-        """Return the names of disabled tools and packs, without bundles, which have their own
-        state.
-        """
+        """Return the names of disabled tools and packs. Bundles have their own state."""
         return frozenset(name for name in self.off() if not name.startswith(OWNER_MARK))
 
     def list_owner_marks(self) -> frozenset[str]:
@@ -134,25 +132,21 @@ class SavedSnippets:
 
     def __init__(self, database: StateDatabase) -> None:
         self._documents = Documents(database, "snippets")
-        self._snippets = Cached(
-            database, "snippets", lambda: _parse_snippets(self._documents.get("saved"))
-        )
+        self._snippets = Cached(database, "snippets", self._read)
+
+    def _read(self) -> tuple[SavedSnippet, ...]:
+        return _parse_snippets(self._documents.get("saved"))
 
     def list_all(self) -> tuple[SavedSnippet, ...]:
         return self._snippets.get()
 
     def put(self, snippet: SavedSnippet) -> None:
         def replace_or_add(snippets: list[SavedSnippet]) -> list[SavedSnippet]:
-            others = [
-                other
-                for other in snippets
-                if (other.agent, other.name) != (snippet.agent, snippet.name)
-            ]
+            others = _exclude(snippets, snippet.agent, snippet.name)
             if sum(other.agent == snippet.agent for other in others) >= MAX_SNIPPETS:
+                message = f"agent {snippet.agent} already has {MAX_SNIPPETS} saved snippets"
                 hint = "delete some with `onetool snippets delete NAME`"
-                raise StorageError(
-                    f"agent {snippet.agent} already has {MAX_SNIPPETS} saved snippets", hint=hint
-                )
+                raise StorageError(message, hint=hint)
             return [*others, snippet]
 
         self.change(replace_or_add)
@@ -165,11 +159,7 @@ class SavedSnippets:
         )
 
     def delete(self, agent: str, name: str) -> bool:
-        return self.change(
-            lambda snippets: [
-                other for other in snippets if (other.agent, other.name) != (agent, name)
-            ]
-        )
+        return self.change(lambda snippets: _exclude(snippets, agent, name))
 
     def change(self, change: Callable[[list[SavedSnippet]], list[SavedSnippet]]) -> bool:
         """Change the snippets, while nobody else can. Return whether they are different now."""
@@ -184,9 +174,7 @@ class SavedSnippets:
         return after != before
 
     def merge(self, configured: Mapping[str, Snippet], agent: str) -> dict[str, Snippet]:
-        """Return the snippets that an agent can use: configured ones, its own, and accepted ones of
-        other agents.
-        """
+        """Return an agent's snippets: configured, its own, and accepted ones of other agents."""
         try:
             snippets = self.list_all()
         except ToolError:  # shown by `onetool snippets`; configured snippets work without the file
@@ -194,6 +182,10 @@ class SavedSnippets:
         usable = [snippet for snippet in snippets if snippet.accepted_by and snippet.agent != agent]
         usable += [snippet for snippet in snippets if snippet.agent == agent]
         return {**{snippet.name: snippet.to_snippet() for snippet in usable}, **configured}
+
+
+def _exclude(snippets: Iterable[SavedSnippet], agent: str, name: str) -> list[SavedSnippet]:
+    return [snippet for snippet in snippets if (snippet.agent, snippet.name) != (agent, name)]
 
 
 def _parse_snippets(document: Any) -> tuple[SavedSnippet, ...]:

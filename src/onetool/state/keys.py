@@ -20,9 +20,7 @@ BROWSER_SESSIONS = "browser sessions"
 
 
 class RequiredDocument(NamedTuple):
-    """A document that is stored together with its key: if it is missing, somebody without the key
-    deleted it.
-    """
+    """A document that is stored with its key. Only somebody without the key can delete it."""
 
     key: str
     kind: str
@@ -51,25 +49,21 @@ def load_key(database: Database, name: str) -> bytes:
         transaction.lock("keys")
         if transaction.execute("SELECT 1 FROM keys").fetchone() is None:
             _create_key(transaction, outer[0], VALUES)
-        found = transaction.execute("SELECT sealed FROM keys WHERE name = ?", (name,)).fetchone()
-        if found is None and name == VALUES:
-            raise make_error(
-                f"the key {name} of {database.place} is missing: what it sealed cannot be read"
-            )
-        if found is None:
+        row = transaction.execute("SELECT sealed FROM keys WHERE name = ?", (name,)).fetchone()
+        if row is None and name == VALUES:
+            place = f"the key {name} of {database.place}"
+            raise make_error(f"{place} is missing: what it sealed cannot be read")
+        if row is None:
             return _create_key(transaction, outer[0], name)
-        key, is_current = open_any(outer, found[0], about)
+        key, is_current = open_any(outer, row[0], about)
         if not is_current:
-            transaction.execute(
-                "UPDATE keys SET sealed = ? WHERE name = ?", (outer[0].seal(key, about), name)
-            )
+            sealed = outer[0].seal(key, about)
+            transaction.execute("UPDATE keys SET sealed = ? WHERE name = ?", (sealed, name))
     return key
 
 
 def missing_error(kind: str, name: str, place: str) -> StorageError | None:
-    """Return the error for a missing document that is required: somebody without the key deleted
-    it.
-    """
+    """Return the error if a missing document is required: it was deleted without the key."""
     if any((document.kind, document.name) == (kind, name) for document in REQUIRED):
         return make_error(f"{kind} {name} was deleted from {place} without {VARIABLE}")
     return None
@@ -78,14 +72,14 @@ def missing_error(kind: str, name: str, place: str) -> StorageError | None:
 def _create_key(transaction: Statements, outer: Sealer, name: str) -> bytes:
     """Store a new key, and the first documents that it seals."""
     key = os.urandom(KEY_BYTES)
-    transaction.execute(
-        "INSERT INTO keys VALUES (?, ?)", (name, outer.seal(key, f"key {name}".encode()))
-    )
+    sealed_key = outer.seal(key, f"key {name}".encode())
+    transaction.execute("INSERT INTO keys VALUES (?, ?)", (name, sealed_key))
     sealer = _make_sealer(key, name)
-    for value in REQUIRED:
-        if value.key == name:
-            sealed = sealer.seal(value.initial, describe_document(value.kind, value.name, 0))
-            transaction.execute(PUT, (value.kind, value.name, 0, sealed))
+    for document in REQUIRED:
+        if document.key == name:
+            about = describe_document(document.kind, document.name, 0)
+            sealed = sealer.seal(document.initial, about)
+            transaction.execute(PUT, (document.kind, document.name, 0, sealed))
     return key
 
 

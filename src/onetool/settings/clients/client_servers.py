@@ -107,28 +107,29 @@ def _collect_servers(data: Any, source: str, directory: Path) -> tuple[JsonObjec
     if not isinstance(data, dict):
         raise ToolError(f"invalid configuration {source}: expected an object")
     holders = [data, *([data["mcp"]] if isinstance(data.get("mcp"), dict) else [])]
-    found = [
-        holder[key] for holder in holders for key in _KEYS if isinstance(holder.get(key), dict)
-    ]
+    sections = []
+    for holder in holders:
+        sections += [holder[key] for key in _KEYS if isinstance(holder.get(key), dict)]
     project, notes = _find_project_servers(data.get("projects"), directory)
     if project:
-        found.append(project)
-    keys = {"command", "url", "serverUrl", "httpUrl"}
-    if (
-        not found
-        and data
-        and all(isinstance(server, dict) and keys & server.keys() for server in data.values())
-    ):
-        found = [data]  # a bare `{name: {command: ...}}`, as READMEs show it
-    if not found and not notes and not any(key in holder for holder in holders for key in _KEYS):
+        sections.append(project)
+    if data and not sections and all(map(_is_server, data.values())):
+        sections = [data]  # a bare `{name: {command: ...}}`, as READMEs show it
+    has_keys = any(not holder.keys().isdisjoint(_KEYS) for holder in holders)
+    if not sections and not notes and not has_keys:
         raise NoServersError(f"no servers in {source}: looked for {', '.join(_KEYS)}")
-    return {name: server for servers in found for name, server in servers.items()}, notes
+    servers: JsonObject = {}
+    for section in sections:
+        servers |= section
+    return servers, notes
+
+
+def _is_server(data: Any) -> bool:
+    return isinstance(data, dict) and not data.keys().isdisjoint(("command", *_URL_KEYS))
 
 
 def _find_project_servers(projects: Any, directory: Path) -> tuple[JsonObject, list[str]]:
-    """Return the private servers of a directory, which Claude Code keeps in ~/.claude.json under
-    its path.
-    """
+    """Return a directory's private servers, which Claude Code keeps in ~/.claude.json."""
     own: JsonObject = {}
     others = []
     for path, project in projects.items() if isinstance(projects, dict) else ():
@@ -146,8 +147,12 @@ def _read_inputs(data: Any) -> dict[str, JsonMapping]:
     lists = [
         holder["inputs"] for holder in holders if isinstance(holder, dict) and "inputs" in holder
     ]
-    every = [item for items in lists if isinstance(items, list) for item in items]
-    return {str(item["id"]): item for item in every if isinstance(item, dict) and "id" in item}
+    inputs: dict[str, JsonMapping] = {}
+    for items in lists:
+        for item in items if isinstance(items, list) else ():
+            if isinstance(item, dict) and "id" in item:
+                inputs[str(item["id"])] = item
+    return inputs
 
 
 @dataclass(slots=True)
@@ -170,11 +175,11 @@ class Translator:
         in `notes`.
         """
         raw = _flatten(server)
-        entry = (
-            self._translate_remote(name, raw)
-            if not isinstance(raw.get("command"), str)
-            else self._translate_local(name, raw)
-        )
+        entry: JsonObject | None
+        if isinstance(raw.get("command"), str):
+            entry = self._translate_local(name, raw)
+        else:
+            entry = self._translate_remote(name, raw)
         if entry is None:
             return None
         if raw.get("disabled") is True or raw.get("enabled") is False:
@@ -190,12 +195,12 @@ class Translator:
         if args := raw.get("args"):
             entry["args"] = [self._translate_string(name, arg) for arg in _to_list(args)]
         # Codex passes these on from its own environment.
-        passed = [
-            each.get("name") if isinstance(each, Mapping) else each
-            for each in _to_list(raw.get("env_vars"))
-        ]
-        forwarded = {each: self._make_reference(each) for each in passed if isinstance(each, str)}
-        if env := {**self._translate_strings(name, raw.get("env")), **forwarded}:
+        env = self._translate_strings(name, raw.get("env"))
+        for item in _to_list(raw.get("env_vars")):
+            variable = item.get("name") if isinstance(item, Mapping) else item
+            if isinstance(variable, str):
+                env[variable] = self._make_reference(variable)
+        if env:
             entry["env"] = env
         if isinstance(raw.get("cwd"), str):
             entry["cwd"] = self._translate_string(name, raw["cwd"])
@@ -230,9 +235,8 @@ class Translator:
         return "sse" if has_sse_path or (self.is_gemini and key == "url") else "http"
 
     def _translate_headers(self, name: str, raw: JsonMapping) -> dict[str, str]:
-        headers = self._translate_strings(name, raw.get("headers")) | self._translate_strings(
-            name, raw.get("http_headers")
-        )
+        headers = self._translate_strings(name, raw.get("headers"))
+        headers |= self._translate_strings(name, raw.get("http_headers"))
         from_env = raw.get("env_http_headers")
         for header, variable in from_env.items() if isinstance(from_env, Mapping) else ():
             headers[header] = self._make_reference(str(variable))
@@ -253,24 +257,23 @@ class Translator:
         text = ("true" if value else "false") if isinstance(value, bool) else str(value)
         if self.is_gemini:
             text = _SHELL.sub(r"${\1}", text)
-        text = _VARIABLE.sub(lambda found: self._translate_variable(name, found), text)
+        text = _VARIABLE.sub(lambda match: self._translate_variable(name, match), text)
         return _ANY_REFERENCE.sub(_escape_invalid, text)
 
-    def _translate_variable(self, name: str, found: re.Match[str]) -> str:
-        inside = found[1]
-        kind, colon, rest = inside.partition(":")
-        if kind == "env" and _PLAIN.fullmatch(rest):
-            return self._make_reference(rest)
+    def _translate_variable(self, name: str, variable: re.Match[str]) -> str:
+        inside = variable[1]
+        kind, colon, reference = inside.partition(":")
+        if kind == "env" and _PLAIN.fullmatch(reference):
+            return self._make_reference(reference)
         if kind == "input" and colon:
-            return self._translate_input(rest)
+            return self._translate_input(reference)
         if inside in self._editor_variables:
             return self._editor_variables[inside]
         if _PLAIN.fullmatch(inside):
             return self._make_reference(inside)
-        self.notes.append(
-            f"{name}: unknown variable {found[0]} was kept; replace it with its value"
-        )
-        return f"${found[0]}"
+        note = f"unknown variable {variable[0]} was kept; replace it with its value"
+        self.notes.append(f"{name}: {note}")
+        return f"${variable[0]}"
 
     @property
     def _editor_variables(self) -> dict[str, str]:
@@ -285,9 +288,7 @@ class Translator:
         }
 
     def _make_reference(self, inside: str) -> str:
-        """Return a reference with an empty default if the variable is not set, which would be an
-        error otherwise.
-        """
+        """Return a reference, with an empty default if the variable is not set (an error)."""
         name, default, _ = inside.partition(":-")
         if default or self.is_known(name):
             return f"${{{inside}}}"
@@ -298,10 +299,9 @@ class Translator:
         variable = re.sub(r"\W+", "_", ident, flags=re.ASCII).upper().strip("_")
         variable = variable if variable and not variable[0].isdigit() else f"INPUT_{variable}"
         definition = self.inputs.get(ident, {})
-        if isinstance(definition.get("default"), str) and not set(definition["default"]) & set(
-            "{}"
-        ):
-            return f"${{{variable}:-{definition['default']}}}"
+        default = definition.get("default")
+        if isinstance(default, str) and not set(default) & set("{}"):
+            return f"${{{variable}:-{default}}}"
         if not self.is_known(variable):
             self.missing[variable] = str(definition.get("description", ""))
         return f"${{{variable}}}" if self.is_known(variable) else f"${{{variable}:-}}"
@@ -312,32 +312,28 @@ def is_ours(name: str, server: Any) -> bool:
     if name.casefold() == ENTRY:
         return True
     raw = _flatten(server) if isinstance(server, Mapping) else {}
-    program = PureWindowsPath(
-        str(raw.get("command", ""))
-    ).stem.casefold()  # accepts both kinds of slashes
+    command = PureWindowsPath(str(raw.get("command", "")))  # accepts both kinds of slashes
+    program = command.stem.casefold()
     words = [str(arg) for arg in _to_list(raw.get("args"))]
     if program not in {"uv", "uvx", "pipx"}:
         return program == ENTRY
     return any(re.fullmatch(rf"{ENTRY}(?:[@=\[].*)?", word) for word in words)
 
 
-def _escape_invalid(found: re.Match[str]) -> str:
+def _escape_invalid(reference: re.Match[str]) -> str:
     """Escape `${` without a valid reference, which would make the settings invalid."""
-    valid = found[0] == "$${" or (found[2] and _PLAIN.fullmatch(found[1]))
-    return found[0] if valid else f"${found[0]}"
+    is_valid = reference[0] == "$${" or (reference[2] and _PLAIN.fullmatch(reference[1]))
+    return reference[0] if is_valid else f"${reference[0]}"
 
 
 def _flatten(server: JsonMapping) -> JsonObject:
-    """Move nested keys to the top: older Zed nests them below `command`, other clients below
-    `transport`.
-    """
+    """Move nested keys to the top: older Zed has them in `command`, others in `transport`."""
     raw = dict(server)
     for key in ("command", "transport"):
         if isinstance(inner := raw.get(key), Mapping):
             del raw[key]
-            raw |= {
-                "command" if word == "path" else str(word): value for word, value in inner.items()
-            }
+            for word, value in inner.items():
+                raw["command" if word == "path" else str(word)] = value
     return raw
 
 
