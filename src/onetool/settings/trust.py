@@ -231,7 +231,7 @@ def take_snapshot(
 
 
 def _read_file(file: Path, files: SettingsContents) -> Any:
-    """Return the data of a file; a string if it is no mapping, which is an error elsewhere."""
+    """Return the data of a file; a string if it is not a mapping, an error."""
     try:
         data = files.read(file).data
     except FileNotFoundError:
