@@ -34,10 +34,10 @@ from onetool.settings.settings_reader import (
 from onetool.sources.llm import LanguageModel
 from onetool.sources.search.search_documents import CatalogSearch
 from onetool.state.changes import Changes
-from onetool.util.background import SharedFlight
 from onetool.util.context import Caller, ToolContext
 from onetool.util.logging import Log
 from onetool.util.running_servers import OwnPorts
+from onetool.util.tasks import SharedFlight
 
 if TYPE_CHECKING:
     from onetool.util.http_clients import HttpClientServer

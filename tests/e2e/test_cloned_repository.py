@@ -23,7 +23,7 @@ from tests.support import PROGRAM, Connection, configure, connect, environment, 
 
 from onetool.settings.model import Server
 from onetool.settings.trust import is_trusted, trust
-from onetool.sources.extensions.environments import parse_header
+from onetool.sources.extensions.script_header import parse_header
 from onetool.sources.upstream.checked_tools import accept, list_claims
 from onetool.sources.upstream.definitions import Definition, identify_origin
 from onetool.state.document_kinds import SavedSnippet, SavedSnippets

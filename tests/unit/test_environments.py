@@ -16,12 +16,11 @@ from tests.support import list_descendants
 from onetool.errors import StorageError, ToolError
 from onetool.sources.extensions.environments import (
     Environments,
-    ScriptHeader,
     StartCommand,
     make_uv_environment,
     make_worker_environment,
-    parse_header,
 )
+from onetool.sources.extensions.script_header import ScriptHeader, parse_header
 
 FILE = Path("/nowhere/notes_tools.py")  # only used by headers that contain paths
 EMPTY = ScriptHeader("dependencies = []\n")

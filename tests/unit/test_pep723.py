@@ -2,7 +2,7 @@
 
 import pytest
 
-from onetool.sources.extensions.environments import (
+from onetool.sources.extensions.script_header import (
     ScriptHeader,
     extract_blocks,
     find_problem,

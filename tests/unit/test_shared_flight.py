@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from onetool.util.background import KEPT_SECONDS, SharedFlight
+from onetool.util.tasks import KEPT_SECONDS, SharedFlight
 
 
 @dataclass

@@ -35,6 +35,7 @@ from onetool.sources.extensions.static_analysis import PACK_ASSIGNMENT, SUFFIX, 
 from onetool.state.documents import DocumentFile, Documents
 from onetool.util import yaml_loader
 from onetool_child.json_types import JsonObject
+from onetool_child.names import OWN_PACK
 
 MAX_FILES = 2000
 SHIPPED = Path(__file__).parents[2]
@@ -265,6 +266,8 @@ class _Names:
         ):
             if pack in self._files:
                 tools = outline(self._files[pack])
+                if pack == OWN_PACK:
+                    tools |= outline(SHIPPED / "onetool/sources/builtin/ot_discovery.py")
             elif pack in self.section("servers"):
                 pins = Documents(DocumentFile(self._directories.private), "pins").get(pack) or {}
                 tools = {tool: _properties(pin.get("input_schema")) for tool, pin in pins.items()}

@@ -260,7 +260,7 @@ async def _work(loaded: "Loaded", served: Served, options: Namespace, log: "Log"
     import anyio.to_thread
 
     from onetool.state.postgres_database import Database
-    from onetool.util.clock_watch import on_stop_signal
+    from onetool.util.deadline import on_stop_signal
 
     with Database(loaded.settings.store, loaded.store_key) as database:
         await anyio.to_thread.run_sync(database.prepare_schema)

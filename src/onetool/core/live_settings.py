@@ -13,7 +13,7 @@ from onetool.settings.load import Examined, Loaded
 from onetool.settings.paths import extension_files
 from onetool.settings.settings_reader import SettingsReader
 from onetool.state.storage import State
-from onetool.util.background import SharedFlight
+from onetool.util.tasks import SharedFlight
 
 STORE_SECONDS = 5.0  # to wait for the database when the application is opened
 RELOADED = "OK: Configuration reloaded"

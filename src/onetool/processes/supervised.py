@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from onetool.errors import ToolError
 from onetool.processes.process import Printed, Process
-from onetool.util.background import retrieve_error
+from onetool.util.tasks import retrieve_error
 
 FIRST_WAIT_SECONDS = 1.0
 MAX_WAIT_SECONDS = 60.0

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from onetool.errors import ToolError
 from onetool.processes.channel import Channel, Reply
-from onetool.util.clock_watch import PausableDeadline
 from onetool.util.context import Result
+from onetool.util.deadline import PausableDeadline
 from onetool_child.json_types import JsonObject
 from onetool_child.messages import MEDIA
 

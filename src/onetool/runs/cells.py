@@ -31,7 +31,7 @@ from onetool.runs.cell_process import (
     read_process_state,
 )
 from onetool.runs.launch import Launcher, launcher_for
-from onetool.util.background import BackgroundTasks
+from onetool.util.tasks import BackgroundTasks
 from onetool_child.confine import split_memory
 from onetool_child.errors import TIMEOUT_HINT
 from onetool_child.json_types import JsonObject

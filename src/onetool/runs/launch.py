@@ -32,7 +32,7 @@ from onetool.runs.cell_process import (
     open_ends,
     reap,
 )
-from onetool.util.background import BackgroundTasks, retrieve_error
+from onetool.util.tasks import BackgroundTasks, retrieve_error
 from onetool_child.confine import landlock_version
 from onetool_child.json_types import JsonObject
 from onetool_child.scratch import remove

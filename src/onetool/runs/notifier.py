@@ -12,10 +12,10 @@ from onetool.errors import NetworkError, ToolError
 from onetool.net import ANY_HOST, HostRules, Net, Request
 from onetool.processes.process import Variables
 from onetool.settings.access import ApprovalNotice
-from onetool.util.background import BackgroundTasks
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log
 from onetool.util.redact import Redactor
+from onetool.util.tasks import BackgroundTasks
 from onetool.util.text import pluralize, shorten
 
 MIN_INTERVAL_SECONDS = 10.0  # between two notices; what happens meanwhile is in the next one

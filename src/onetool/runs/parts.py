@@ -38,9 +38,9 @@ from onetool.state.changes import Changes
 from onetool.state.opening import open_state
 from onetool.state.run_records import RunRecord
 from onetool.state.storage import State
-from onetool.util.background import BackgroundTasks
 from onetool.util.logging import Log
 from onetool.util.redact import Redactor
+from onetool.util.tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:

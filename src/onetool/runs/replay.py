@@ -27,9 +27,9 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError, describe
 from onetool.state.run_records import CallState, DurableCall, Grant, RunOutcome, RunRecord, RunState
 from onetool.state.run_store import RunTables
-from onetool.util.background import BackgroundTasks
 from onetool.util.context import Result
 from onetool.util.large_data import RawJson, is_large
+from onetool.util.tasks import BackgroundTasks
 from onetool_child.data import as_data
 from onetool_child.errors import TIMEOUT_HINT, restore
 from onetool_child.json_types import JsonMapping, JsonObject

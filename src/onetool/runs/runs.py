@@ -73,12 +73,12 @@ from onetool.state.run_records import (
 )
 from onetool.state.run_store import RunTables
 from onetool.state.stats.details import MARGIN_CHARS, MAX_VALUE_BYTES, count_tokens
-from onetool.util.background import BackgroundTasks
 from onetool.util.context import Application, CallClient, Caller, CallGates, RunScope, ToolContext
 from onetool.util.invisible import escape_invisible
 from onetool.util.logging import Log
 from onetool.util.redact import Redactor
 from onetool.util.render import render
+from onetool.util.tasks import BackgroundTasks
 from onetool.util.text import pluralize, quote, shorten
 from onetool_child.data import as_data
 from onetool_child.errors import restore

@@ -1,29 +1,22 @@
-"""Background work: threads that sleep until they are woken, tasks, and shared computations.
+"""Threads that sleep until they are woken, and files that their work sets aside.
 
-The owner of a thread defines its work and handles the errors: work never raises. asyncio keeps only
-weak references to tasks, so `BackgroundTasks` holds them.
+The owner of a thread defines its work and handles the errors: work never raises.
 """
 
-import asyncio
 import threading
-import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from onetool.util.atomic import locked
-from onetool.util.clock_watch import Clock
 
 GATHER_SECONDS = 0.8  # a crash loses less than one second of work, including the write
 RETRY_SECONDS = 30.0  # until failed work is retried
 CLOSE_SECONDS = 10.0  # for the remaining work
 SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")  # of the files next to a database
 T = TypeVar("T")
-KEPT_SECONDS = 1.0
 
 
 class Background:
@@ -137,100 +130,3 @@ def put_aside(file: Path, now: float) -> Path:
         if source.exists():
             source.rename(f"{target}{suffix}")
     return target
-
-
-# --- tasks ----------------------------------------------------------------------------------------
-
-
-class BackgroundTasks:
-    """A set of running tasks. Without `on_error`, asyncio logs what a task raises."""
-
-    def __init__(self, on_error: Callable[[BaseException], None] | None = None) -> None:
-        self._tasks: set[asyncio.Future[object]] = set()
-        self._on_error = on_error
-
-    def start(self, work: Awaitable[T]) -> asyncio.Future[T]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # type: ignore[arg-type]  # futures are invariant, and results are not set here
-        task.add_done_callback(self._end)
-        return task
-
-    def cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-
-    def __len__(self) -> int:
-        return len(self._tasks)
-
-    async def wait(self) -> None:
-        """Wait until all tasks have ended, with or without errors."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    def _end(self, task: asyncio.Future[T]) -> None:
-        self._tasks.discard(task)
-        if (
-            self._on_error is not None
-            and not task.cancelled()
-            and (error := task.exception()) is not None
-        ):
-            self._on_error(error)
-
-
-def retrieve_error(task: asyncio.Future[Any]) -> None:
-    """Retrieve the error of a task, which asyncio would log otherwise."""
-    if not task.cancelled():
-        task.exception()
-
-
-# --- shared flights -------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Flight(Generic[T]):
-    task: asyncio.Task[T]
-    expires: float = inf  # while it is computed
-
-
-class SharedFlight(Generic[T]):
-    """A slow computation that runs at most once at a time, and whose result is kept for a second.
-
-    If it took longer than a second, its result is kept for as long as it took. Computations for
-    other keys start after a pause of that length. So callers in a loop leave others at least half
-    of the time.
-    """
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = asyncio.Lock()
-        self._flights: dict[Hashable, _Flight[T]] = {}
-        self._next_start = 0.0
-
-    async def join(self, compute: Callable[[], Awaitable[T]], key: Hashable = None) -> T:
-        """Return a recent result for this key, the current one, or a new one."""
-        now = self._clock()
-        self._flights = {
-            key: flight for key, flight in self._flights.items() if now < flight.expires
-        }
-        flight = self._flights.get(key)
-        if flight is None:
-            flight = _Flight(asyncio.create_task(self._compute(compute, key)))
-            flight.task.add_done_callback(retrieve_error)  # the callers may all be gone
-            self._flights[key] = flight
-        return await asyncio.shield(flight.task)
-
-    def forget(self) -> None:
-        """Compute the next results again: what they depend on has changed."""
-        self._flights = {}
-
-    async def _compute(self, compute: Callable[[], Awaitable[T]], key: Hashable) -> T:
-        async with self._lock:
-            await asyncio.sleep(self._next_start - self._clock())
-            started = self._clock()
-            try:
-                return await compute()
-            finally:
-                ended = self._clock()
-                self._next_start = ended + (ended - started)
-                if key in self._flights:
-                    self._flights[key].expires = ended + max(ended - started, KEPT_SECONDS)

@@ -32,8 +32,8 @@ from onetool.errors import (
     ToolTimeout,
     error_type,
 )
-from onetool.util.clock_watch import PausableDeadline
 from onetool.util.context import CallGates, Result, ToolContext, sort_permissions, unfreeze
+from onetool.util.deadline import PausableDeadline
 from onetool.util.large_data import RawJson
 from onetool_child.errors import make_error
 from onetool_child.json_types import JsonMapping, JsonObject

@@ -20,8 +20,8 @@ from onetool.net.oauth.token_source import MAX_REFRESHES, TokenSource
 from onetool.settings.access import OAuth
 from onetool.settings.load import Loaded
 from onetool.settings.model import Server
-from onetool.util.background import BackgroundTasks
 from onetool.util.context import ToolContext
+from onetool.util.tasks import BackgroundTasks
 from onetool.util.text import describe_unknown_account, quote
 from onetool.util.time_format import in_utc
 from onetool_child.json_types import JsonObject

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync as run_in_thread
 from onetool.errors import SignInRequired, ToolError
 from onetool.net.oauth.credential import Credential, Identity, TokenRejected
 from onetool.state.credentials import CredentialStore
-from onetool.util.background import BackgroundTasks
+from onetool.util.tasks import BackgroundTasks
 
 # Errors of a token endpoint after which the refresh token is useless.
 FINAL_ERRORS = frozenset({"invalid_grant", "invalid_client", "unauthorized_client"})

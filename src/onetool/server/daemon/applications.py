@@ -27,7 +27,7 @@ from onetool.server.mcp.mcp_server import OneToolServer
 from onetool.server.settings_watcher import watching
 from onetool.settings.model import Settings, needs_own_application
 from onetool.sources.extensions.environments import PASSED_VARIABLES
-from onetool.util.background import BackgroundTasks
+from onetool.util.tasks import BackgroundTasks
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonObject
 

@@ -48,8 +48,8 @@ from onetool.server.mcp.mcp_server import forward_sdk_logging, serve_connection
 from onetool.server.stdio import socket_streams
 from onetool.settings.model import Daemon
 from onetool.settings.paths import FOLDER
-from onetool.util.background import BackgroundTasks
 from onetool.util.logging import Log
+from onetool.util.tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:

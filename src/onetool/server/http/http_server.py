@@ -23,7 +23,7 @@ from onetool.server.http.request_checks import MAX_HEAD_BYTES, Bind
 from onetool.server.http.timeouts import MAX_CONNECTIONS, ConnectionLimiter, TimeoutProtocol
 from onetool.server.logging_bridge import forward_logging
 from onetool.server.settings_watcher import watching
-from onetool.util.clock_watch import on_stop_signal
+from onetool.util.deadline import on_stop_signal
 from onetool.util.running_servers import is_loopback
 from onetool_child.confine import limit_malloc_arenas
 

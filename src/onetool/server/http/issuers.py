@@ -22,9 +22,9 @@ from onetool.net import ANY_HOST, Net, Response
 from onetool.net.oauth.discovery import ServerMetadata, invalid_document
 from onetool.net.oauth.guarded_http import GuardedHttp
 from onetool.server.http.errors import ApiError
-from onetool.util.background import BackgroundTasks
 from onetool.util.clock_watch import Clock
 from onetool.util.logging import Log
+from onetool.util.tasks import BackgroundTasks
 from onetool_child.json_types import JsonObject
 
 MAX_KEYS = 100

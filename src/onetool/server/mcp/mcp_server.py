@@ -79,9 +79,9 @@ from onetool.server.settings_watcher import watching
 from onetool.server.stdio import protocol_streams
 from onetool.sources.upstream.relay import Relay
 from onetool.state.stats.details import count_tokens
-from onetool.util.background import BackgroundTasks
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.large_data import run_in_thread_if
+from onetool.util.tasks import BackgroundTasks
 from onetool.util.version import __version__
 from onetool_child.json_types import JsonMapping
 

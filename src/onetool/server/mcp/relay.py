@@ -28,8 +28,8 @@ from onetool.runs.questions import Question
 from onetool.runs.run_output import RunOutput
 from onetool.server.mcp.client_identity import get_progress, get_session, is_modern
 from onetool.sources.upstream.relay import LEVELS, Progress, Relay
-from onetool.util.background import retrieve_error
 from onetool.util.redact import Redactor
+from onetool.util.tasks import retrieve_error
 from onetool.util.text import pluralize
 from onetool_child.json_types import JsonMapping, JsonObject
 

@@ -30,9 +30,9 @@ from onetool.runs.snippets import expand_call
 from onetool.server.mcp.client_identity import build_context, get_session, on_session_end
 from onetool.server.mcp.exposed_tools import ExposedTools
 from onetool.server.mcp.publish import RESULT, read_result
-from onetool.util.background import BackgroundTasks
 from onetool.util.context import ToolContext
 from onetool.util.render import render
+from onetool.util.tasks import BackgroundTasks
 from onetool.util.text import did_you_mean
 
 if TYPE_CHECKING:

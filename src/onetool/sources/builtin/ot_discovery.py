@@ -25,6 +25,8 @@ from onetool.util.gc_pauses import no_gc_pauses
 from onetool.util.text import pluralize, quote
 from onetool_child.json_types import JsonMapping, JsonObject
 
+__all__ = ["aliases", "help", "packs", "plan", "save_snippet", "search", "snippets", "tools"]
+
 MAX_HITS = 1000  # if some hits are removed
 MAX_COUNTED_HITS = 100  # to say how many hits were omitted
 MAX_QUERIES = 10  # in one search

@@ -45,11 +45,11 @@ from onetool.sources.bundles.stored_tools import (
 from onetool.sources.search.search_documents import StoredTools
 from onetool.state.stats.details import BYTES_PER_TOKEN
 from onetool.state.storage import State
-from onetool.util.background import BackgroundTasks
 from onetool.util.bounded_dict import BoundedDict
 from onetool.util.context import ToolContext
 from onetool.util.problem import DISABLED, Problem
 from onetool.util.sanitize import clean
+from onetool.util.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from onetool.sources.bundles.bundle_store import BundleStore

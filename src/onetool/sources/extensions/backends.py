@@ -24,7 +24,8 @@ from onetool.core.tool import Tool
 from onetool.errors import ToolError, ToolTimeout
 from onetool.processes.process import Printed
 from onetool.processes.supervised import Supervised
-from onetool.sources.extensions.environments import Report, ScriptHeader, WorkerLaunch
+from onetool.sources.extensions.environments import Report, WorkerLaunch
+from onetool.sources.extensions.script_header import ScriptHeader
 from onetool.sources.extensions.static_analysis import SUFFIX, Extension, Stamp, stamp_file
 from onetool.sources.extensions.worker import CallTool, Worker, WorkerUser
 from onetool.state.storage import JobRequest, Jobs

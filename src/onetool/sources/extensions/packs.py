@@ -41,9 +41,9 @@ from onetool.sources.extensions.environments import (
 from onetool.sources.extensions.static_analysis import Extension, Function
 from onetool.sources.extensions.worker import CallTool, Worker
 from onetool.state.storage import Jobs
-from onetool.util.background import BackgroundTasks, retrieve_error
 from onetool.util.context import Permission, ToolContext
 from onetool.util.problem import Location, Problem
+from onetool.util.tasks import BackgroundTasks, retrieve_error
 from onetool_child.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from onetool.core.functions import FunctionNode, Scope, description, example
 from onetool.core.schema import Schema, make_output_schema
 from onetool.core.source_types import list_parameter_names
-from onetool.sources.extensions.environments import ScriptHeader, find_problem, parse_header
+from onetool.sources.extensions.script_header import ScriptHeader, find_problem, parse_header
 from onetool.util.context import Effect, Permission, effects, permissions
 from onetool.util.problem import OK, WARNING, Location, Problem
 from onetool_child.json_types import JsonObject

@@ -23,8 +23,8 @@ from onetool.sources.extensions.environments import (
     WorkerLaunch,
     environment_error,
 )
-from onetool.util.clock_watch import PausableDeadline
 from onetool.util.context import CANNOT_ASK, Result, ToolContext, Waiting
+from onetool.util.deadline import PausableDeadline
 from onetool.util.large_data import RawJson
 from onetool.util.problem import Location
 from onetool_child.interface import LOG_LEVELS, MAX_LOG_CHARS, MAX_PROGRESS_CHARS

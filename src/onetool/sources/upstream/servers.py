@@ -33,11 +33,11 @@ from onetool.sources.upstream.session import UpstreamSession
 from onetool.sources.upstream.stdio import plan_launch
 from onetool.sources.upstream.upstream import Upstream, UpstreamServices
 from onetool.state.storage import State
-from onetool.util.background import BackgroundTasks
 from onetool.util.context import ToolContext
 from onetool.util.problem import Problem
 from onetool.util.redact import Redactor
 from onetool.util.sanitize import clean
+from onetool.util.tasks import BackgroundTasks
 from onetool.util.text import pluralize, quote
 
 if TYPE_CHECKING:

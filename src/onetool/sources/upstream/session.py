@@ -26,8 +26,8 @@ from onetool.sources.upstream.definitions import (
     Definitions,
     check_schemas,
 )
-from onetool.util.background import BackgroundTasks
 from onetool.util.problem import DISABLED, Problem
+from onetool.util.tasks import BackgroundTasks
 
 if TYPE_CHECKING:
     from onetool.net.oauth.token_source import TokenSource

@@ -22,9 +22,10 @@ from onetool.state.stats import details, rollup
 from onetool.state.stats.database import COUNT_USE, StatisticsDatabase
 from onetool.state.stats.details import FailureRecord, Redact
 from onetool.state.stats.rollup import DAY
-from onetool.util.background import Background, SharedFlight
+from onetool.util.background import Background
 from onetool.util.clock_watch import Clock, ClockWatch, Sweep
 from onetool.util.redact import Redactor
+from onetool.util.tasks import SharedFlight
 from onetool_child.json_types import JsonObject
 
 if TYPE_CHECKING:
