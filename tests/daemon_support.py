@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,17 @@ class DaemonHome:
     def log(self) -> str:
         file = self.home / ".onetool" / "logs" / "daemon.log"
         return file.read_text("utf-8") if file.exists() else ""
+
+    def pause(self) -> None:
+        """Stop the daemon as a debugger does, while it holds no lock of a database."""
+        pid = self.daemon
+        with contextlib.ExitStack() as held:
+            for file in (self.home / ".onetool").rglob("*.db"):
+                database = sqlite3.connect(file, timeout=TIMEOUT_SECONDS, isolation_level=None)
+                held.callback(database.close)
+                database.execute("BEGIN IMMEDIATE")
+            os.kill(pid, signal.SIGSTOP)
+            assert eventually(lambda: " T " in Path(f"/proc/{pid}/stat").read_text("ascii"))
 
     def stop(self) -> None:
         """End the daemon and check that all its processes end."""

@@ -242,7 +242,7 @@ def test_a_daemon_killed_before_it_answers_initialize_is_replaced(lab: DaemonHom
         assert eventually(
             lambda: client.process.pid in {each["pid"] for each in lab.status()["clients"]}
         )
-        os.kill(lab.daemon, signal.SIGSTOP)
+        lab.pause()
         hello = {
             "protocolVersion": "2025-06-18",
             "capabilities": {},
@@ -320,7 +320,7 @@ def test_a_daemon_that_stops_before_it_answers_initialize_is_replaced(lab: Daemo
         clients = [stack.enter_context(Unconnected(lab)) for _ in range(3)]
         known = {each.client.process.pid for each in clients}
         assert eventually(lambda: known <= {each["pid"] for each in lab.status()["clients"]})
-        os.kill(lab.daemon, signal.SIGSTOP)
+        lab.pause()
         with open_socket(lab.sockets[0]) as connection:
             send_request(connection, {"kind": "stop"})
             idents = [each.initialize() for each in clients]
@@ -398,7 +398,7 @@ def read_resident_bytes(process: int) -> int:
 @pytest.mark.parametrize("is_full", [False, True], ids=["free", "full backlog"])
 def test_a_new_client_does_not_wait_for_a_stopped_daemon(lab: DaemonHome, is_full: bool) -> None:
     with lab.client(), ExitStack() as stack:
-        os.kill(lab.daemon, signal.SIGSTOP)
+        lab.pause()
         if is_full:
             fill_backlog(lab.sockets[0], stack)
         started = time.monotonic()
@@ -418,7 +418,7 @@ def test_a_connected_client_gets_an_answer_from_a_stopped_daemon(lab: DaemonHome
     """
     with lab.client() as client:
         text_of(client.run("lab.append(text='before')"))
-        os.kill(lab.daemon, signal.SIGSTOP)
+        lab.pause()
         runs = [start_run(client, f"lab.append(text='{name}')") for name in ("first", "second")]
         messages = [receive_response(client, run) for run in runs]
         assert all(map(is_interrupted, messages))
@@ -436,7 +436,7 @@ def test_a_connected_client_gets_an_answer_from_a_stopped_daemon(lab: DaemonHome
 def test_a_client_sends_much_to_a_stopped_daemon(lab: DaemonHome) -> None:
     """The client waits until the daemon reads, and still finds out that it does not."""
     with lab.client() as client:
-        os.kill(lab.daemon, signal.SIGSTOP)
+        lab.pause()
         run = start_run(client, f"len('{'x' * 900_000}')")
         assert is_interrupted(receive_response(client, run))
         assert text_of(client.run("1 + 1")) == "2"
@@ -453,7 +453,7 @@ def test_a_long_run_is_not_lost_because_the_daemon_is_silent(lab: DaemonHome) ->
 
 def test_a_command_that_a_stopped_daemon_received_is_executed_once(lab: DaemonHome) -> None:
     with lab.client():
-        os.kill(lab.daemon, signal.SIGSTOP)
+        lab.pause()
         command = [*CLIENT, "run", "lab.append(text='command', slow=1)"]
         with subprocess.Popen(
             command,
@@ -484,7 +484,7 @@ def test_a_command_ends_if_the_daemon_is_stopped_meanwhile(lab: DaemonHome) -> N
             text=True,
         ) as running:
             assert eventually(lambda: "halted" in read_lines(lab))
-            os.kill(lab.daemon, signal.SIGSTOP)
+            lab.pause()
             _, errors = running.communicate(timeout=TIMEOUT_SECONDS)
         assert running.returncode == 1
         assert "the shared server does not respond; the command may have been carried out" in errors
@@ -549,7 +549,7 @@ def test_nothing_is_written_about_a_daemon_that_ends_after_the_input(
     lab: DaemonHome, number: signal.Signals
 ) -> None:
     with lab.client() as client:
-        os.kill(lab.daemon, signal.SIGSTOP)
+        lab.pause()
         start_run(client, "1 + 1")
         client.ask("resources/list")
         assert client.process.stdin is not None

@@ -152,7 +152,7 @@ def test_watchers_receive_the_events_of_their_agent(bus: FakeBus) -> None:
         with bus.activity.watch("me") as events:
             bus.complete_run("theirs", "them")
             bus.complete_run("mine", "me")
-            return [(event["event"], event["runID"]) for event in await anext(events)]
+            return [(event["event"], event["run_id"]) for event in await anext(events)]
 
     assert asyncio.run(watch()) == [("called", "mine"), ("completed", "mine")]
 
@@ -169,7 +169,7 @@ def test_slow_watchers_receive_the_number_of_missed_events(bus: FakeBus) -> None
     late, then = asyncio.run(watch())
     assert len(late) == MAX_WAITING_EVENTS + 1
     assert late[-1] == {"event": "missed", "count": MAX_WAITING_EVENTS}
-    assert [event["runID"] for event in then] == ["again", "again"]
+    assert [event["run_id"] for event in then] == ["again", "again"]
 
 
 def test_removed_watchers_receive_nothing(bus: FakeBus) -> None:

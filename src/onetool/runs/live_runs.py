@@ -176,16 +176,16 @@ class LiveRuns:
         run = live.run
         message = {
             "event": event.kind,
-            "runID": run.id,
+            "run_id": run.id,
             "kind": "run" if isinstance(event, RunStarted | RunFinished) else "call",
             "name": event.name,
             "agent": run.agent,
             "actor": run.actor,
             "client": run.client,
-            "callID": event.call_id,
-            "callCount": run.calls,
-            "atMs": to_ms(now - run.at),
-            "durationMs": (
+            "call_id": event.call_id,
+            "call_count": run.calls,
+            "at_ms": to_ms(now - run.at),
+            "duration_ms": (
                 to_ms(event.seconds) if isinstance(event, CallFinished | RunFinished) else None
             ),
             "error": event.error,

@@ -378,7 +378,7 @@ class _Host:
             "state": "ended",
             "number": index,
             "name": name,
-            "durationMs": milliseconds,
+            "duration_ms": milliseconds,
             "error": error,
         }
         self._output.channel.emit("call", ended)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from onetool.admin.model import camel_case
 from onetool.admin.runs import RunListQuery, list_runs
 from onetool.errors import ToolError
 from onetool.runs.run_output import ClientChannel, RunOutput
@@ -30,7 +31,7 @@ from onetool.server.http.json_body import RequestBody
 from onetool.server.http.routing import TEXT, Operation, ResponseSpec
 from onetool.settings.access import Token
 from onetool.util.large_data import is_large
-from onetool_child.json_types import JsonObject
+from onetool_child.json_types import JsonMapping, JsonObject
 
 ROOT: Final = "/api"
 GATHER_SECONDS: Final = 0.05  # collect events into one write, which is far cheaper
@@ -128,7 +129,7 @@ class RunHandlers:
                 feed.put("start", self._api.to_json(await list_runs(app, person, query)))
                 async for batch in batches:
                     for event in batch:
-                        feed.put(event["event"], event)
+                        feed.put(event["event"], _to_camel_case(event))
                     await feed.wait_until_sent()
                     await asyncio.sleep(GATHER_SECONDS)
 
@@ -160,6 +161,10 @@ def _running(work: Coroutine[Any, Any, None]) -> Iterator[None]:
         task.cancel()
 
 
+def _to_camel_case(event: JsonMapping) -> JsonObject:
+    return {camel_case(name): value for name, value in event.items()}
+
+
 class _RunListener:
     """A listener for one run: stores its id and forwards its events to the feed, if there is one."""
 
@@ -177,7 +182,7 @@ class _RunListener:
             case "start":
                 data = {"runID": data}
             case "call":
-                data = {**data, "name": self._api.app.redact(data["name"])}
+                data = _to_camel_case({**data, "name": self._api.app.redact(data["name"])})
             case "progress":
                 data = {"message": self._api.app.redact(data)}
         self.feed.put(event, data)
