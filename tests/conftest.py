@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.http_support import Site
     from tests.postgres_support import PostgresServer
 
+NEIGHBOR_FUNCTIONS = {"run_beside_neighbor", "watch_neighbor"}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -31,6 +33,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="print the processor time of directories, files and tests",
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Measure the delay of a neighbor again if it was too long, up to three times in all.
+
+    The least of several measurements is what the server does; the rest is the machine.
+    """
+    if NEIGHBOR_FUNCTIONS.isdisjoint(vars(pyfuncitem.module)):
+        return None
+    from tests.support import NeighborDelayed
+
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    for _ in range(2):
+        try:
+            pyfuncitem.obj(**arguments)
+        except NeighborDelayed as delayed:
+            pyfuncitem.add_report_section("call", "delays of a neighbor", str(delayed))
+        else:
+            return True
+    pyfuncitem.obj(**arguments)
+    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:

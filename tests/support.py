@@ -237,6 +237,10 @@ def run_beside_neighbor(client: Connection, attacking: Future[T]) -> T:
     return watch_neighbor(client.server, attacking, lambda: get_texts(client.run("1 + 1")) == ["2"])
 
 
+class NeighborDelayed(AssertionError):
+    """A neighbor waited too long. `conftest.py` measures the whole test again, as noise only adds."""
+
+
 def watch_neighbor(process: int, attacking: Future[T], ask: Callable[[], bool]) -> T:
     """Return the result of a call.
 
@@ -245,7 +249,8 @@ def watch_neighbor(process: int, attacking: Future[T], ask: Callable[[], bool]) 
     delays: list[float] = []
     while not delays or not wait([attacking], NEIGHBOR_PAUSE_SECONDS).done:
         delays.append(measure_delay(process, ask))
-    assert max(delays) < MAX_DELAY_SECONDS or max(delays) < measure_loop(), delays
+    if max(delays) >= MAX_DELAY_SECONDS and max(delays) >= measure_loop():
+        raise NeighborDelayed(delays)
     return attacking.result()
 
 
